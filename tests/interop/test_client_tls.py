@@ -148,4 +148,4 @@ def test_java_clients_use_the_external_ports_by_mutual_tls_while_certificates_ar
 
     for process in (external.cluster.nameserver_process, external.cluster.broker_process):
         assert "reloaded" in process.output(100_000)
-    assert external.cluster.broker_registered()
+    wait_until(external.cluster.broker_registered, what="the broker is registered")

@@ -123,16 +123,28 @@ class ChaosRounds:
         ended_s = time.monotonic()
         self._restart_after_full_disk(what)
         try:
-            self._heal()
+            self._heal_after(what)
         finally:
             self.fault_records.append(FaultRecord(what, began_s, ended_s, time.monotonic()))
 
-    def _restart_after_full_disk(self, what: str) -> None:
-        """A broker that is started on a full disk may report that and end."""
+    def _restart_after_full_disk(self, what: str) -> bool:
+        """A broker that is started on a full disk may report that and end. Returns whether one did."""
+        found = False
         for member in self.group.brokers:
             status = member.process.status
             if status is not None and status > 0 and f"disk of {member.name} full" in what:
                 member.start()
+                found = True
+        return found
+
+    def _heal_after(self, what: str) -> None:
+        """Heals; once more if a broker has ended only now, on the disk that was full when it started."""
+        try:
+            self._heal()
+        except AssertionError:
+            if not self._restart_after_full_disk(what):
+                raise
+            self._heal()
 
     def _heal(self) -> None:
         """Waits until all replicas are in sync and messages are acknowledged."""
