@@ -67,11 +67,14 @@ SCENARIO: list[list[Step]] = [
         Step("updateTopic -b {broker} -t mixed -a +message.type=MIXED"),
         Step("updateTopic -b {broker} -t batches -r 1 -w 1 -a +queue.type=BatchCQ"),
         Step("updateTopicList -b {broker} -f {dir}/topics.json"),
-        Step("updateStaticTopic -b {name} -t fixed -qn 2"),
         Step("updateSubGroup -c {cluster} -g g1 -r 5 -q 2"),
         Step("updateSubGroup -b {broker} -g g2 -s false"),
         Step("updateSubGroupList -b {broker} -f {dir}/groups.json"),
     ],
+    # By itself. RocketMQ's broker registers each changed topic with the newest version of its table. Two
+    # changes at once may thus be registered with the same version. Of the second one a nameserver keeps the
+    # queues but not the mapping: it looks at mappings only when the version is another one.
+    [Step("updateStaticTopic -b {name} -t fixed -qn 2")],
     [
         Step("topicRoute -t orders"),
         Step("topicRoute -t orders -l"),
