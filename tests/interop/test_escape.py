@@ -15,7 +15,6 @@ from epochmq_protocol.message import MessageExt
 from tests.interop.acting_pairs import ACTING, SUPPORTING, Consumer, is_active
 from tests.interop.escape_groups import (
     GET_MAX_OFFSET,
-    INVISIBLE_MS,
     OTHER_NAME,
     REJECTED,
     create_topic,
@@ -33,8 +32,11 @@ from tests.support.remoting import call
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
 
-DELAYED_S = 10
+DELAYED_S = 20
 """Long enough to send everything and to kill the master before the first message is due."""
+INVISIBLE_MS = 30_000
+"""Long enough to kill the master, to wait until the slave acts, and to acknowledge a message there before it
+is visible again."""
 ESCAPING = {
     **ACTING,
     "inSyncReplicas": 1,
@@ -86,9 +88,9 @@ def delayed_end(address: str) -> int:
 
 
 def pop_some(address: str, name: str, found: dict[str, tuple[MessageExt, str]], count: int) -> bool:
-    """POPs once. Returns whether so many messages have come."""
+    """POPs once, and keeps each message as it came first. Returns whether so many messages have come."""
     for message, info in pop(address, name, 4, INVISIBLE_MS):
-        found[message.body.decode()] = message, info
+        found.setdefault(message.body.decode(), (message, info))
     return len(found) >= count
 
 
@@ -164,8 +166,13 @@ def test_messages_of_a_group_without_a_master_come_through_another_group(
                 assert "popped-1" in again
                 assert again["popped-1"][0].reconsume_times == 1
                 wait_until(lambda: "paid" in payments.bodies, what="the transaction is committed")
-                wait_until(lambda: consumer.bodies.count(REJECTED) == 2, what="the rejected message")
-                assert [name for *_, body, name in consumer.sightings if body == REJECTED][-1] == OTHER_NAME
+                # The slave may give the first copy once more: the group's offset of before is older.
+                wait_until(
+                    lambda: any(
+                        body == REJECTED and name == OTHER_NAME for *_, body, name in consumer.sightings
+                    ),
+                    what="the rejected message comes through the other group",
+                )
             finally:
                 producer.stop()
             # What the master delivered before it was killed may come again, and a client may be given one
