@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.interop.java_cluster import JavaCluster
 from tests.support.cluster import Cluster, OurCluster
 from tests.support.net import free_port, loopback
-from tests.support.process import wait_until
+from tests.support.process import wait_holds, wait_until
 from tests.support.remoting import Response, call
 from tests.support.sidecar import Sidecar
 
@@ -29,6 +29,9 @@ TOPIC, GROUP = "orders", "readers"
 HALF, TIMER = "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_wheel_timer"
 SIZES = (100, 100, 3000, 600_000, 1_500_000)
 POP_INVISIBLE_MS = 10_000
+DELAY_S, DELAY_LEVEL = 1800, "18"
+"""Half an hour and two hours. Delays are counted from the birth of a message to its delivery time, so each
+must stay between two bounds of the buckets (10 min, 1 h, 12 h) when a broker stores the message late."""
 
 CONSUMER_LAG = tuple(
     f"rocketmq_consumer_{name}"
@@ -109,8 +112,8 @@ class Side:
         assert self.call(UPDATE_GROUP, {}, b'{"groupName":"readers"}').code == 0
         for number, size in enumerate(SIZES):
             self.send(number, size)
-        self.send(10, 100, TIMER_DELAY_SEC="3600")
-        self.send(11, 100, DELAY="18")
+        self.send(10, 100, TIMER_DELAY_SEC=str(DELAY_S))
+        self.send(11, 100, DELAY=DELAY_LEVEL)
         half = self.send(12, 100, sys_flag=4, TRAN_MSG="true", PGROUP="producers")
         end = {
             "producerGroup": "producers", "tranStateTableOffset": "0", "commitOrRollback": "8",
@@ -131,7 +134,7 @@ class Side:
         """Pops two messages and acknowledges one of them."""
         pop = {
             "consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "maxMsgNums": "2",
-            "invisibleTime": str(POP_INVISIBLE_MS), "pollTime": "0", "bornTime": str(int(time.time() * 1000)),
+            "invisibleTime": str(POP_INVISIBLE_MS), "pollTime": "0", "bornTime": "0",
             "initMode": "0", "expType": "TAG", "exp": "*",
         }  # fmt: skip
         found = self.call(POP, pop)
@@ -197,10 +200,13 @@ def values(family: Metric, ending: str = "") -> dict[tuple[tuple[str, str], ...]
 
 
 def test_both_have_the_same_metrics_of_the_same_types(sides: tuple[Side, Side]) -> None:
-    ours, java = (side.metrics() for side in sides)
-    assert {name: family.type for name, family in ours.items()} == {
-        name: family.type for name, family in java.items()
-    }
+    def check() -> None:
+        ours, java = (side.metrics() for side in sides)
+        assert {name: family.type for name, family in ours.items()} == {
+            name: family.type for name, family in java.items()
+        }
+
+    wait_holds(check)
 
 
 def test_the_labels_and_the_bounds_of_the_buckets_are_the_same(sides: tuple[Side, Side]) -> None:
@@ -217,10 +223,13 @@ def test_the_labels_and_the_bounds_of_the_buckets_are_the_same(sides: tuple[Side
             for name, family in found.items()
         }
 
-    ours, java = (shape(side.metrics()) for side in sides)
-    assert {name: ours[name] for name in ours.keys() & java.keys()} == {
-        name: java[name] for name in ours.keys() & java.keys()
-    }
+    def check() -> None:
+        ours, java = (shape(side.metrics()) for side in sides)
+        assert {name: ours[name] for name in ours.keys() & java.keys()} == {
+            name: java[name] for name in ours.keys() & java.keys()
+        }
+
+    wait_holds(check)
 
 
 @pytest.mark.parametrize(
@@ -241,8 +250,13 @@ def test_the_labels_and_the_bounds_of_the_buckets_are_the_same(sides: tuple[Side
     ],
 )
 def test_the_same_requests_give_the_same_counts(sides: tuple[Side, Side], name: str, ending: str) -> None:
-    ours, java = (side.metrics()[name] for side in sides)
-    assert values(ours, ending) == values(java, ending)
+    """Both end with the same counts. Timers and checkpoints of POP are counted a while after the request."""
+
+    def check() -> None:
+        ours, java = (side.metrics()[name] for side in sides)
+        assert values(ours, ending) == values(java, ending)
+
+    wait_holds(check)
 
 
 def test_requests_are_counted_with_the_same_codes_and_results(sides: tuple[Side, Side]) -> None:
