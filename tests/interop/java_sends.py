@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from typing import Any
 
 Stored = dict[str, Any]
@@ -30,3 +31,12 @@ def assert_told_and_stored_agree(results: list[Stored], stored: list[Stored]) ->
         message = by_place[place(result)]
         assert (message["body"], message["msg_id"]) == (result["body"], result["msg_id"])
         assert result["status"] == "SEND_OK"
+
+
+def assert_stored_by_answers(bodies: Iterable[str], answers: dict[str, int]) -> None:
+    """Asserts that a message is stored for each of these committed bodies, and at most one for each answer
+    that committed it. The broker asks again in every round (a second) in which it knows of no end, so a
+    producer that the machine stops for longer gets, and answers, the same question again."""
+    copies = Counter(bodies)
+    assert copies.keys() == answers.keys()
+    assert {body: count for body, count in copies.items() if count > answers[body]} == {}

@@ -181,12 +181,21 @@ final class TransactionScenarios {
             results.add(send(producer, kit, body));
         }
         kit.fact("results", results);
-        kit.drain(kit.topic(), 3);
+        Kit.awaitQuietly(ARRIVAL_MS, () -> new HashSet<>(Kit.texts(kit.drain(kit.topic(), 3))).size() >= 3);
         Kit.awaitQuietly(ARRIVAL_MS, () -> transactions.checksOf(bodies[2]) >= 2);
-        Kit.laterThanNow(4_000);
+        kit.fact("quiet", quiet(transactions));
         kit.fact("stored", Kit.describe(kit.drain(kit.topic(), 3)));
         kit.fact("checked", new ArrayList<>(transactions.checked));
         kit.fact("half", own(kit, HALF_TOPIC));
+    }
+
+    /** Waits until the broker, which checks every second, has asked about nothing for four seconds. Returns whether it has. */
+    private static boolean quiet(Transactions transactions) throws Exception {
+        return Kit.awaitQuietly(ARRIVAL_MS, () -> {
+            int before = transactions.checked.size();
+            Kit.laterThanNow(4_000);
+            return transactions.checked.size() == before;
+        });
     }
 
     private static void discard(Kit kit) throws Exception {
@@ -204,6 +213,9 @@ final class TransactionScenarios {
         });
         kit.fact("checks", transactions.checksOf("unknown"));
         kit.fact("discarded", discarded);
+        Map<?, ?> properties = (Map<?, ?>) discarded.get(0).get("properties");
+        int sent = Integer.parseInt(String.valueOf(properties.get("TRANSACTION_CHECK_TIMES")));
+        Kit.awaitQuietly(ARRIVAL_MS, () -> transactions.checksOf("unknown") >= sent);
         Kit.laterThanNow(3_000);
         kit.fact("checks_later", transactions.checksOf("unknown"));
         transactions.commitsAll = true;
@@ -222,6 +234,7 @@ final class TransactionScenarios {
         kit.fact("resumed_nothing",
             instance.getMQClientAPIImpl().resumeCheckHalfMessage(address, DISCARD_TOPIC, "nonsense", 60_000));
         kit.fact("stored", Kit.describe(kit.drain(kit.topic(), 1)));
+        kit.fact("checks_after", transactions.checksOf("unknown"));
     }
 
     private static void otherProducer(Kit kit) throws Exception {
@@ -251,7 +264,7 @@ final class TransactionScenarios {
         Transactions transactions = new Transactions();
         TransactionMQProducer producer = producer(kit, kit.group(), transactions);
         Message message = message(kit, "unknown commit 1");
-        message.putUserProperty("CHECK_IMMUNITY_TIME_IN_SECONDS", "5");
+        message.putUserProperty("CHECK_IMMUNITY_TIME_IN_SECONDS", "10");
         long sent = System.currentTimeMillis();
         kit.fact("result", send(producer, message));
         kit.fact("stored", Kit.describe(kit.drain(kit.topic(), 1)));
