@@ -14,6 +14,8 @@ import org.apache.rocketmq.common.message.MessageExt;
 /** Messages with a delivery time, and their recall. */
 final class TimerScenarios {
     private static final long DAY_MS = 24 * 3600 * 1000L;
+    /** Messages are sent, and recalled, so long before they are due; a busy machine may take seconds for it. */
+    private static final long EARLY_MS = 15_000;
 
     private TimerScenarios() {
     }
@@ -48,11 +50,11 @@ final class TimerScenarios {
         message.setDelayTimeSec(3);
         send(kit, message, results);
         message = Kit.message(topic, "deliver_ms");
-        long due = System.currentTimeMillis() + 3000;
+        long due = System.currentTimeMillis() + EARLY_MS;
         message.setDeliverTimeMs(due);
         send(kit, message, results).put("due", due);
         message = Kit.message(topic, "whole_second");
-        due = System.currentTimeMillis() / 1000 * 1000 + 4000;
+        due = System.currentTimeMillis() / 1000 * 1000 + EARLY_MS;
         message.setDeliverTimeMs(due);
         send(kit, message, results).put("due", due);
         message = Kit.message(topic, "past");
@@ -104,7 +106,7 @@ final class TimerScenarios {
     private static void recall(Kit kit) throws Exception {
         String topic = kit.createTopic(1);
         List<Map<String, Object>> results = new ArrayList<>();
-        long due = System.currentTimeMillis() + 5000;
+        long due = System.currentTimeMillis() + EARLY_MS;
         for (int i = 0; i < 4; i++) {
             Message message = Kit.message(topic, "recall-" + i);
             message.setDeliverTimeMs(due);
@@ -129,7 +131,7 @@ final class TimerScenarios {
     private static void delete(Kit kit) throws Exception {
         String topic = kit.createTopic(1);
         List<Map<String, Object>> results = new ArrayList<>();
-        long due = System.currentTimeMillis() + 4000;
+        long due = System.currentTimeMillis() + EARLY_MS;
         for (int i = 0; i < 3; i++) {
             Message message = Kit.message(topic, "delete-" + i);
             message.setDeliverTimeMs(due);
