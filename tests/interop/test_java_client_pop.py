@@ -12,6 +12,7 @@ from tests.interop.scenarios import ScenarioReport
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 
 EMPTY_POP = {"invisibleTime": "0", "popTime": "0", "restNum": "0", "reviveQid": "0"}
+POPPED_MS, CHANGED_MS = 20_000, 10_000
 NO_REMARK = "not set any response code"
 NO_FAQ = "apply first please! "  # RocketMQ adds a link
 
@@ -78,7 +79,11 @@ def test_pops_acknowledgements_and_what_comes_again(report: ScenarioReport) -> N
     assert (empty["fields"]["startOffsetInfo"], empty["fields"]["msgOffsetInfo"]) == ("", "")
     assert (report["ack"]["code"], report["ack"]["remark"], report["batch"]["code"]) == (0, None, 0)
     changed = report["changed"]
-    assert (changed["code"], changed["remark"], changed["fields"]["invisibleTime"]) == (0, NO_REMARK, "4000")
+    assert (changed["code"], changed["remark"], changed["fields"]["invisibleTime"]) == (
+        0,
+        NO_REMARK,
+        str(CHANGED_MS),
+    )
     assert changed["fields"]["reviveQid"] == first["fields"]["reviveQid"]
 
     again = {message["body"]: message for message in report["again"]}
@@ -99,10 +104,10 @@ def test_checkpoints_and_acknowledgements_are_stored_as_by_rocketmq(report: Scen
     pop_time, changed_at = second["popTime"], report["changed"]["fields"]["popTime"]
     expected = {
         "ck": {
-            f'{{"bm":0,"bn":"broker-a","c":"G_pop_requests","d":[0],"it":4000,"n":1,"pt":{changed_at},"q":0,'
-            f'"reviveTime":{int(changed_at) + 4000},"ro":0,"so":1,"t":"T_pop_requests"}}',
-            f'{{"bm":0,"bn":"broker-a","c":"G_pop_requests","d":[0,1,2],"it":6000,"n":3,"pt":{pop_time},"q":0,'
-            f'"reviveTime":{int(pop_time) + 6000},"ro":0,"so":2,"t":"T_pop_requests"}}',
+            f'{{"bm":0,"bn":"broker-a","c":"G_pop_requests","d":[0],"it":{CHANGED_MS},"n":1,"pt":{changed_at},"q":0,'
+            f'"reviveTime":{int(changed_at) + CHANGED_MS},"ro":0,"so":1,"t":"T_pop_requests"}}',
+            f'{{"bm":0,"bn":"broker-a","c":"G_pop_requests","d":[0,1,2],"it":{POPPED_MS},"n":3,"pt":{pop_time},"q":0,'
+            f'"reviveTime":{int(pop_time) + POPPED_MS},"ro":0,"so":2,"t":"T_pop_requests"}}',
         },
         "bAck": {
             f'{{"ao":-1,"aol":[2,4],"bn":"broker-a","c":"G_pop_requests","pt":{pop_time},"q":0,"so":2,'
@@ -117,7 +122,11 @@ def test_checkpoints_and_acknowledgements_are_stored_as_by_rocketmq(report: Scen
         body, properties = json.loads(record["body"]), record["properties"]
         queue = first_queue(report) if body["so"] == 1 else int(second["reviveQid"])
         assert record["queue_id"] == queue
-        due = int(body["pt"]) + (4000 if body["so"] == 1 else 6000) - (1000 if record["tags"] == "ck" else 0)
+        due = (
+            int(body["pt"])
+            + (CHANGED_MS if body["so"] == 1 else POPPED_MS)
+            - (1000 if record["tags"] == "ck" else 0)
+        )
         assert properties["TIMER_DELIVER_MS"] == str(due)
         last = "ck" if record["tags"] == "ck" else "ack"
         offset = body["so"] if last == "ck" else -1
