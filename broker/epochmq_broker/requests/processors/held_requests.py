@@ -6,6 +6,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+import msgspec
+
+from epochmq_broker.config.clock import now_ms
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
@@ -15,6 +18,15 @@ from epochmq_protocol.transport.connection import RemotingConnection
 log = logging.getLogger(__name__)
 
 FAILED_REMARK = "the request failed after it had waited; the broker's log says why"
+
+
+def with_birth_time(command: Command) -> Command:
+    """The request with a `bornTime` (ms): the present time if it has none or 0. The request is held with that
+    time, as in RocketMQ. When it runs again its `pollTime` still counts from its arrival."""
+    ext = command.ext or {}
+    if ext.get("bornTime", "0") != "0":
+        return command
+    return msgspec.structs.replace(command, ext={**ext, "bornTime": str(now_ms())})
 
 
 def run_held(

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from epochmq_broker.config.clock import now_ms
-from epochmq_broker.requests.processors.held_requests import run_held
+from epochmq_broker.requests.processors.held_requests import run_held, with_birth_time
 from epochmq_broker.requests.processors.pop_checks import (
     check_broker_readable,
     check_queue_and_group,
@@ -105,10 +105,8 @@ class PopProcessor:
     def pop(self, connection: RemotingConnection, command: Command) -> Command | None:
         """Serves a POP. None: the response follows."""
         reject_pop_on_slave(self.live.standing.capabilities, self._pop.sink)
-        ext = dict(command.ext or {})
-        if ext.get("bornTime", "0") == "0":
-            ext["bornTime"] = str(now_ms())
-        header = PopMessageRequestHeader.decode(ext)
+        command = with_birth_time(command)
+        header = PopMessageRequestHeader.decode(command.ext)
         wanted = self._check(connection, header)
         return PopRound(self, connection, command, header, wanted).run()
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from epochmq_broker.config.clock import now_ms
-from epochmq_broker.requests.processors.held_requests import run_held
+from epochmq_broker.requests.processors.held_requests import run_held, with_birth_time
 from epochmq_broker.requests.processors.pop_checks import (
     DEFAULT_REMARK,
     check_broker_readable,
@@ -164,10 +164,8 @@ class PopQueryProcessor:
 
     def notification(self, connection: RemotingConnection, command: Command) -> Command | None:
         """Responds when there is a message for the group."""
-        ext = dict(command.ext or {})
-        if ext.get("bornTime", "0") == "0":
-            ext["bornTime"] = str(now_ms())
-        header = NotificationRequestHeader.decode(ext)
+        command = with_birth_time(command)
+        header = NotificationRequestHeader.decode(command.ext)
         check_broker_readable(self._live.current, "peeking")
         check_queue_and_group(self._live, self._topics, self._groups, header, connection.remote)
         number = random.randrange(100)

@@ -109,6 +109,23 @@ async def test_a_waiting_pop_ends_with_its_time(bench: Bench) -> None:
     assert time.monotonic() - started > 0.2
 
 
+async def test_a_waiting_pop_without_a_birth_time_ends_with_its_time(bench: Bench) -> None:
+    send(bench, 1)
+    await pop(bench)
+    peer = bench.peer()
+    response = await peer.answer(peer.send(pop_command(poll_time=300, born_time=0)))
+    assert (response.code, response.remark) == (ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE")
+
+
+async def test_a_waiting_notification_without_a_birth_time_ends_with_its_time(bench: Bench) -> None:
+    send(bench, 1)
+    await pop(bench)
+    header = NotificationRequestHeader(consumer_group="g", topic="T", queue_id=-1, poll_time=300, born_time=0)
+    peer = bench.peer()
+    response = await peer.answer(peer.send(request(RequestCode.NOTIFICATION, header)))
+    assert response.ext == {"hasMsg": "false", "pollingFull": "false"}
+
+
 async def test_too_many_waiting_pops_are_rejected(bench: Bench) -> None:
     send(bench, 1)
     await pop(bench)
