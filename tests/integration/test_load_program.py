@@ -189,7 +189,7 @@ def popped(first: int) -> dict[str, Any]:
 
 
 def run_pops(program: Path, reply: Reply) -> tuple[int, dict[str, Any]]:
-    options = ("queues=2", "depth=1", "batch=3", "seconds=0.3", "warmup=0", "broker=b")
+    options = ("queues=2", "depth=1", "batch=3", "seconds=2", "warmup=0", "broker=b")
     return run(program, reply, options, "pop")
 
 

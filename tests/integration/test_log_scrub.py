@@ -87,12 +87,14 @@ def test_a_flipped_bit_is_repaired_bit_for_bit(pods: Pods, whose: str, position:
     master = pods.master()
     member = master if whose == "the master" else pods.others(master)[0]
     path = log_files(member)[1]
-    original, before = path.read_bytes(), repaired(pods, member)
+    original = path.read_bytes()
+    wait_until(lambda: repaired(pods, member) >= 0, what="the broker has metrics")
+    before = repaired(pods, member)
     flip(path, position)
     wait_until(lambda: repaired(pods, member) == before + 1, what="the broker has repaired its log")
     assert path.read_bytes() == original
     wait_until(lambda: metric(pods, member, "damaged_bytes") == 0, what="no damage is reported")
-    assert pods.of(member).state()["damage"] == []
+    wait_until(lambda: pods.of(member).state().get("damage") == [], what="its state has no damage")
     for other in pods.brokers:
         if other is not member:
             assert log_files(other)[1].read_bytes() == original

@@ -11,6 +11,14 @@ from typing import Any
 
 from tests.support.process import PATIENCE_S
 
+PATIENT_VERBS = frozenset(
+    (
+        "acl", "bench", "broker", "cluster", "config", "controller", "dlq", "group", "message", "produce",
+        "topic", "user",
+    )
+)  # fmt: skip
+"""Verbs that have 5 s for a response unless the caller says otherwise: too few on a busy machine."""
+
 
 class CommandFailedError(AssertionError):
     """The command ended with an exit code that was not expected; the message carries its output."""
@@ -33,6 +41,8 @@ class EpochmqCommand:
     ) -> subprocess.CompletedProcess[bytes]:
         """Runs the command to its end."""
         command = [sys.executable, "-m", "epochmq", *arguments]
+        if expected == 0 and arguments and arguments[0] in PATIENT_VERBS and "--timeout" not in arguments:
+            command += ["--timeout", "60"]
         done = subprocess.run(
             command,
             check=False,

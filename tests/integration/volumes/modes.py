@@ -29,9 +29,9 @@ from tests.support.replica_group import ReplicaGroup
 
 SIZE = 3
 SETTLE_STORE = 20_011
-HEAL_S = 90
+HEAL_S = 180
 """How long a group may take until it is whole again."""
-REPAIR_S = 60
+REPAIR_S = 120
 """How long the scrub may take for what is damaged."""
 SETTINGS: dict[str, Value] = {
     # Files of this size are full after some rounds, so that faults hit old files and the newest one.
@@ -90,8 +90,8 @@ class VolumeGroup(GroupProcesses):
     def settle(self, member: Member, *, adopt: bool) -> str:
         """Adopts or discards the store of this broker; returns why that was rejected, empty if it was
         not."""
-        ext = {"adopt": str(adopt).lower(), "timeoutMs": "20000"}
-        response = call(member.address, SETTLE_STORE, ext, timeout_s=30)
+        ext = {"adopt": str(adopt).lower(), "timeoutMs": "60000"}
+        response = call(member.address, SETTLE_STORE, ext, timeout_s=90)
         return "" if response.code == 0 else response.remark or str(response.code)
 
     def lead(self, member: Member) -> None:

@@ -211,16 +211,19 @@ class VolumeRounds:
         self, done: Callable[[], bool], remedies: list[Callable[[], None]], made: VolumeRound
     ) -> bool:
         for member in self._members():
-            remedy = self._remedy(member, output_since(member, self._read_from[member.name]), made)
+            ended = not member.process.alive  # before its output is read: all of it is there then
+            output = output_since(member, self._read_from[member.name])
+            remedy = self._remedy(member, output, made, ended=ended)
             if remedy is not None:
                 remedies.append(remedy)
                 return True
         return done()
 
-    def _remedy(self, member: Member, output: str, made: VolumeRound) -> Callable[[], None] | None:
+    def _remedy(
+        self, member: Member, output: str, made: VolumeRound, *, ended: bool
+    ) -> Callable[[], None] | None:
         """What this broker says must be done; None if it says nothing. Fails if the broker has ended and
         names no remedy."""
-        ended = not member.process.alive
         commands = {verb: text for text, verb in COMMAND.findall(output)}
         if commands and member in self.group.brokers:
             verb = "adopt" if "adopt" in commands else "discard"
