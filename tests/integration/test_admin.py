@@ -366,9 +366,13 @@ def test_a_fenced_master_rejects_messages_and_is_not_ready(pods: Pods) -> None:
     deliver(master)
     assert sidecar.ask("POST", "/v1/fence").json()["fenced"]
     assert send(master).code != SUCCESS
-    status, reasons = sidecar.ready()
-    assert status == 503
-    assert "it is fenced: it stores no messages until it is unfenced" in reasons
+
+    def is_not_ready() -> None:
+        status, reasons = sidecar.ready()
+        assert status == 503
+        assert "it is fenced: it stores no messages until it is unfenced" in reasons
+
+    wait_holds(is_not_ready)
     assert not sidecar.ask("POST", "/v1/unfence").json()["fenced"]
     deliver_to(pods.group)
 
@@ -384,9 +388,13 @@ def test_a_drained_replica_leaves_the_sync_state_set_and_comes_back(pods: Pods) 
     successor = pods.master()
     assert successor is not master
     wait_until(lambda: own_id not in (pods.members(successor) or [own_id]), what="it is out of the set")
-    status, reasons = sidecar.ready()
-    assert status == 503
-    assert reasons[0] == "it is drained: it stays out of the SyncStateSet until it is undrained"
+
+    def is_not_ready() -> None:
+        status, reasons = sidecar.ready()
+        assert status == 503
+        assert reasons[0] == "it is drained: it stays out of the SyncStateSet until it is undrained"
+
+    wait_holds(is_not_ready)
     assert sidecar.ask("POST", "/v1/undrain").status_code == 200
     pods.wait_ready()
     wait_until(lambda: own_id in pods.members(pods.master()), what="it is in the set")
@@ -492,4 +500,4 @@ def test_an_idle_sidecar_is_small_and_stops_cleanly(pods: Pods) -> None:
     assert int(found.group(1)) < 80_000
     assert sidecar.process.stop() == 0
     sidecar.start()
-    assert sidecar.ready()[0] in (200, 503)
+    assert sidecar.ready()[0] in (200, 503, 504)  # 504: the broker took more than 5 s to answer

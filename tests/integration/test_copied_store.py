@@ -37,9 +37,12 @@ def group(tmp_path: Path) -> Iterator[tuple[ReplicaGroup, Member]]:
 
 def replica_of(group: ReplicaGroup) -> tuple[Member, int]:
     """A replica that is not the master, and its broker id."""
-    replica = next(one for one in group.brokers if one is not group.master())
+    master = group.wait_master()
+    replica = next(one for one in group.brokers if one is not master)
+    group.wait_in_sync(3)
     found = group.wait_replicas()
-    ids = {one["brokerAddress"]: one["brokerId"] for one in found["inSyncReplicas"]}
+    known = [*found["inSyncReplicas"], *found["notInSyncReplicas"]]
+    ids = {one["brokerAddress"]: one["brokerId"] for one in known}
     return replica, ids[replica.address]
 
 
@@ -112,8 +115,8 @@ def test_an_older_copy_is_refused_also_after_the_newer_store_is_gone(
 
 def settle(member: Member, *, adopt: bool) -> Response:
     """Decides about a refused store."""
-    ext = {"adopt": str(adopt).lower(), "timeoutMs": "20000"}
-    return call(member.address, SETTLE_STORE, ext, timeout_s=30)
+    ext = {"adopt": str(adopt).lower(), "timeoutMs": "60000"}
+    return call(member.address, SETTLE_STORE, ext, timeout_s=90)
 
 
 def test_an_adopted_older_copy_catches_up_under_the_same_broker_id(

@@ -7,6 +7,7 @@ import signal
 import time
 from pathlib import Path
 
+from tests.integration.disks.freeze import freeze
 from tests.support.group_processes import our_broker
 from tests.support.pair import Pair
 from tests.support.process import wait_until
@@ -49,7 +50,7 @@ def test_a_send_waits_for_the_replica_and_times_out_when_it_is_silent(tmp_path: 
         pair.wait_followed()
         for _ in range(20):
             assert pair.send().code == 0  # a send that no replica acknowledges is answered after its timeout
-        pair.brokers[1].process.signal(signal.SIGSTOP)
+        freeze([pair.brokers[1].process])
         began = time.monotonic()
         assert pair.send().code == FLUSH_SLAVE_TIMEOUT
         assert time.monotonic() - began >= (SLAVE_TIMEOUT_MS - LOOP_CLOCK_MS) / 1000

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,9 @@ UP_S = 200
 """How long a group may take to be ready."""
 TIMEOUT_S = 240
 """How long a command may take."""
-PATIENT = {"produce": ("--timeout", "60"), "promote": ("--timeout", "60"), "drain": ("--timeout", "60")}
+PATIENT = dict.fromkeys(
+    ("produce", "promote", "drain", "topic", "user", "acl", "replica"), ("--timeout", "60")
+)
 """Longer timeouts for verbs that must not fail on a busy machine; a timeout of the caller overrides them."""
 ONE_BROKER = """\
 apiVersion: epochmq.io/v1alpha1
@@ -101,6 +103,25 @@ class UpRun:
         """The output of `up`, detached, which must succeed."""
         return self.ok("up", "-f", str(self.file), "--detach", "--timeout", str(UP_S))
 
+    def receive(
+        self, expected: Iterable[str], group: str, topic: str = "orders", *, broker_group: str | None = None
+    ) -> None:
+        """Reads as this consumer group until it has every expected body. It must get nothing else, and one
+        call must get no stored message twice. A message may be stored twice: a producer without a response
+        sends again after 3 s."""
+        missing = set(expected)
+        sent = frozenset(missing)
+        while missing:
+            options = ["--group", group, "--count", str(len(missing)), "--timeout", "120", "-o", "json"]
+            if broker_group is not None:
+                options += ["--broker-group", broker_group]
+            messages = [json.loads(line) for line in self.ok("consume", topic, *options).splitlines()]
+            places = [(one["brokerName"], one["queueId"], one["queueOffset"]) for one in messages]
+            assert len(set(places)) == len(places), "a stored message was delivered twice"
+            bodies = {one["body"] for one in messages}
+            assert bodies <= sent, sorted(bodies - sent)
+            missing -= bodies
+
     def status(self) -> Any:
         """The status as JSON."""
         return json.loads(self.ok("status", "-o", "json"))
@@ -157,6 +178,19 @@ class GroupRun(UpRun):
 
         self.until(there, "a replica is the master")
         return found[0]
+
+    def wait_slaves(self) -> list[Any]:
+        """The status of every replica but the master, once all of them are slaves. A replica that is late to
+        answer the status has no role in it."""
+        found: list[Any] = []
+
+        def there() -> bool:
+            replicas = self.group()["replicas"]
+            found[:] = [one for one in replicas if one["role"] == "slave"]
+            return sum(one["role"] == "master" for one in replicas) == 1 and len(found) == len(replicas) - 1
+
+        self.until(there, "one replica is the master, the others are slaves")
+        return found
 
     def is_master(self, pod: str) -> bool:
         """Whether this pod is the only master."""

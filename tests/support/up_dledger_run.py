@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Any
 
 from tests.integration.up_run import GroupRun
 from tests.support.cluster import NEVER_BUSY_YAML
@@ -34,10 +33,6 @@ class LedgerRun(GroupRun):
     def write(self, more: str = "", replicas: int = 3) -> None:
         """Writes the resource, with more configuration."""
         self.file.write_text(GROUP % (replicas, NEVER_BUSY_YAML, more))
-
-    def slaves(self) -> list[Any]:
-        """The status of every replica but the master."""
-        return [one for one in self.group()["replicas"] if one["role"] == "slave"]
 
 
 class SteadySender:

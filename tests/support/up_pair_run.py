@@ -30,7 +30,7 @@ spec:
   replicas: 2
   brokerName: pair-a
   controllerGroup: names
-  config: {mappedFileSizeCommitLog: 33554432, messageDelayLevel: 1s 7s%s}
+  config: {mappedFileSizeCommitLog: 33554432, messageDelayLevel: 1s 20s%s}
 ---
 apiVersion: epochmq.io/v1alpha1
 kind: BrokerGroup
