@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from epochmq_store.files.mapped_file import DiskFullError
 from epochmq_store.statuses import PutStatus
 from tests.unit.broker.kit import BORN_MS, UNIQ_KEY, Bench, running, send_command, until
 from tests.unit.broker.services.pop.support import pop, popping
+from tests.unit.broker.steady_clock import use_steady_clock
 
 TIMER, SCHEDULE = "rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX"
 SETTINGS = {"timerPrecisionMs": "100", "timerFlushIntervalMs": "20", "messageDelayLevel": "1s 2s 1h"}
@@ -30,7 +30,8 @@ HOST = records.encode_host("127.0.0.1", 1)
 
 
 @pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+async def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
+    use_steady_clock(monkeypatch)
     async with running(tmp_path, SETTINGS) as made:
         yield made
 
@@ -97,7 +98,7 @@ IDS = [
 async def test_a_timer_message_that_cannot_be_delivered_is_set_aside(
     bench: Bench, place: dict[str, str]
 ) -> None:
-    due = int(time.time() * 1000) // 100 * 100 + 300
+    due = now_ms() // 100 * 100 + 300
     put(bench, TIMER, {"UNIQ_KEY": UNIQ_KEY, "TIMER_OUT_MS": str(due)} | place, body=b"poison")
     send(bench, TIMER_DELIVER_MS=due)
     await until(lambda: bench.count("T", 1) == 1)
@@ -115,7 +116,7 @@ async def test_a_timer_message_that_cannot_be_delivered_is_set_aside(
 
 
 async def test_many_poisoned_timer_messages_among_healthy_ones_delay_none(bench: Bench) -> None:
-    due = int(time.time() * 1000) // 100 * 100 + 500
+    due = now_ms() // 100 * 100 + 500
     for place in PLACES:
         put(bench, TIMER, {"UNIQ_KEY": UNIQ_KEY, "TIMER_OUT_MS": str(due)} | place)
         send(bench, TIMER_DELIVER_MS=due)

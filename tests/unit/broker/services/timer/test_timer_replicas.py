@@ -4,12 +4,12 @@ stopped: nothing is lost, nothing comes early, and little twice."""
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from epochmq_broker.config.clock import now_ms
 from epochmq_broker.services.timer.timer_service import TimerService
 from epochmq_protocol.frame import Command
 from tests.unit.broker.kit import UNIQ_KEY, Bench, running, send_command, until
@@ -80,7 +80,7 @@ async def replication(path: Path, *, window_slots: int = 8) -> AsyncIterator[Rep
 
 
 def present() -> int:
-    return int(time.time() * 1000)
+    return now_ms()
 
 
 def send(bench: Bench, body: bytes, due: int) -> None:

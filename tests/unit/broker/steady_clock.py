@@ -1,0 +1,38 @@
+"""A clock of brokers that does not notice when the test's process stands still, as it may on a busy machine:
+between two readings it advances by a short step at most. So a test whose messages are due in half a second
+sends all of them before that."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from epochmq_broker.config import clock
+
+STEP_MAX_NS = 250_000_000
+"""Longer than a broker's pauses between two readings, so that the clock otherwise runs as fast as the real
+one."""
+
+
+class SteadyClock:
+    """Epoch time in ns, at most the real one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seen_ns = self._now_ns = time.time_ns()
+
+    def time_ns(self) -> int:
+        with self._lock:
+            real_ns = time.time_ns()
+            self._now_ns += min(real_ns - self._seen_ns, STEP_MAX_NS)
+            self._seen_ns = real_ns
+            return self._now_ns
+
+
+def use_steady_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes brokers read such a clock."""
+    readings = {name: getattr(time, name) for name in ("clock_gettime_ns", "CLOCK_BOOTTIME", "monotonic_ns")}
+    monkeypatch.setattr(clock, "time", SimpleNamespace(**readings, time_ns=SteadyClock().time_ns))
