@@ -36,13 +36,13 @@ def define(cluster: Cluster) -> None:
     cluster.apply([definition(kind) for kind in KINDS])
     for kind in KINDS:
         name = definition(kind)["metadata"]["name"]
-        cluster.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=60s")
+        cluster.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=240s")
 
 
 def run_epochmq(*arguments: str) -> str:
     """Runs the command and returns its output; fails with its error output."""
     command = [sys.executable, "-m", "epochmq", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=READY_TIMEOUT_S, check=False)
     assert done.returncode == 0, f"epochmq {' '.join(arguments)}: {done.stderr}"
     return done.stdout
 
@@ -90,7 +90,7 @@ class Operator:
     def kill(self) -> None:
         """Kills the operator by SIGKILL."""
         self._process.kill()
-        self._process.wait(30)
+        self._process.wait(READY_TIMEOUT_S)
 
     @property
     def ended(self) -> bool:
@@ -101,7 +101,7 @@ class Operator:
         """Ends the operator by SIGTERM; returns its exit code. Only for one that was not forked."""
         assert isinstance(self._process, subprocess.Popen)
         self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(60)
+        return self._process.wait(READY_TIMEOUT_S)
 
     @property
     def memory_bytes(self) -> int:

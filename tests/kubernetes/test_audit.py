@@ -16,8 +16,8 @@ import pytest
 from epochmq_operator.audits.manifests import RUN_LABEL
 from epochmq_operator.crd import audit_definition
 from epochmq_operator.manifests.names import COMPONENT_LABEL
-from tests.kubernetes.chart import CHART, TAKE, values
-from tests.kubernetes.operator_process import Groups, define, run_epochmq
+from tests.kubernetes.chart import CHART, TAKE, WAIT, values
+from tests.kubernetes.operator_process import READY_TIMEOUT_S, Groups, define, run_epochmq
 from tests.kubernetes.snapshot_driver import CLASS as CLONING
 from tests.kubernetes.snapshot_driver import snapshot_driver
 from tests.kubernetes.testbed.cluster import Cluster
@@ -47,7 +47,7 @@ def definitions(cluster: Cluster) -> None:
     define(cluster)
     cluster.apply(audit_definition())
     name = audit_definition()["metadata"]["name"]
-    cluster.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=60s")
+    cluster.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=240s")
 
 
 @pytest.fixture(scope="module")
@@ -63,25 +63,32 @@ def load(groups: Groups, group: str, rate: int = RATE) -> Iterator[None]:
     groups.cluster.execute(place, pod, "sh", "-c", "touch /tmp/load", container="broker")
     produce = f"epochmq produce load --keys k --timeout 30 --nameserver {group}-nameserver:9876"
     command = f"python3 -c '{LOAD}' {rate} | {produce} > /dev/null"
-    kubectl = ("kubectl", f"--kubeconfig={groups.cluster.kubeconfig}", f"--namespace={place}")
+    kubectl = (
+        groups.cluster.programs / "kubectl",
+        f"--kubeconfig={groups.cluster.kubeconfig}",
+        f"--namespace={place}",
+    )
     sender = subprocess.Popen([*kubectl, "exec", pod, "--container=broker", "--", "sh", "-c", command])
     before = confirmed(groups, group)
     try:
-        groups.cluster.wait(lambda: confirmed(groups, group) > before + 100_000, 120, "messages are taken")
+        groups.cluster.wait(lambda: confirmed(groups, group) > before + 100_000, what="messages are taken")
         yield
     finally:
         groups.cluster.execute(place, pod, "rm", "-f", "/tmp/load", container="broker")
-        sender.wait(120)
+        sender.wait(READY_TIMEOUT_S)
 
 
 def confirmed(groups: Groups, group: str) -> int:
     """The master's confirm offset."""
-    master = groups.status("BrokerGroup", group)["master"]
-    text = groups.cluster.execute(
-        groups.namespace, master, "epochmq", "admin-call", "state", container="broker"
-    )
-    found: int = json.loads(text)["confirmOffset"]
-    return found
+
+    def read() -> dict[str, int] | None:
+        master = groups.status("BrokerGroup", group)["master"]
+        call = ("epochmq", "admin-call", "state")
+        text = groups.cluster.execute(groups.namespace, master, *call, container="broker") if master else ""
+        return {"offset": json.loads(text)["confirmOffset"]} if text else None
+
+    found: dict[str, int] = groups.cluster.wait(read, what=f"{group} has a master that responds")
+    return found["offset"]
 
 
 class Speed:
@@ -151,7 +158,7 @@ def running_components(groups: Groups) -> set[str]:
 
 def clean(groups: Groups) -> None:
     """Waits until all objects of audits are deleted."""
-    groups.cluster.wait(lambda: not remains(groups), 120, "nothing of the audit is left")
+    groups.cluster.wait(lambda: not remains(groups), what="nothing of the audit is left")
 
 
 def corrupt(groups: Groups, pod: str, folder: str = "commitlog") -> int:
@@ -299,9 +306,8 @@ def check_report(groups: Groups, folder: Path) -> None:
     verdict, command = run_epochmq("report", *there).splitlines()
     assert verdict.startswith("nightly: healthy, no errors; finished at ")
     programs = f"{cluster.programs}{os.pathsep}{os.environ['PATH']}"
-    subprocess.run(
-        command, shell=True, cwd=folder, env={**os.environ, "PATH": programs}, timeout=60, check=True
-    )
+    environment = {**os.environ, "PATH": programs}
+    subprocess.run(command, shell=True, cwd=folder, env=environment, timeout=READY_TIMEOUT_S, check=True)
     assert ": healthy</title>" in (folder / "report.html").read_text()
 
 
@@ -311,7 +317,7 @@ def test_the_operator_of_the_chart_has_the_rights_and_the_image_for_audits(
 ) -> None:
     cluster, place = groups.cluster, groups.namespace
     image = ("--set", f"groupImages.audit={image_name('spark')}", "--set", "replicas=1")
-    cluster.helm("install", release, str(CHART), TAKE, *values(place), *image, "--wait", "--timeout=180s")
+    cluster.helm("install", release, str(CHART), TAKE, *values(place), *image, *WAIT)
     groups.apply("ControllerGroup", "orders", {"replicas": 1})
     groups.apply("BrokerGroup", "orders", {"replicas": 2, "controllerGroup": "orders"})
     groups.ready("orders", 2)

@@ -96,9 +96,9 @@ def test_the_operator_has_its_rights_only_in_its_namespaces(
 
 
 def test_helm_test_passes(cluster: Cluster, namespace: str, release: str) -> None:
-    wait = ("--wait", "--timeout=180s")
+    wait = ("--wait", "--timeout=240s")
     cluster.helm("install", release, str(CHART), TAKE, *values(namespace), *wait)
-    output = cluster.helm("test", release, "--namespace", namespace, "--timeout=120s")
+    output = cluster.helm("test", release, "--namespace", namespace, "--timeout=240s")
     assert "Phase:          Succeeded" in output
 
 

@@ -37,7 +37,11 @@ def test_a_dledger_group_is_created_healed_and_updated_without_a_loss(groups: Gr
     groups.apply("BrokerGroup", "ledger", SPEC)
     groups.ready("ledger", 3)
     status = groups.wait("BrokerGroup", "ledger", phase="Ready", syncStateSet=[1, 2, 3])
-    assert groups.condition("BrokerGroup", "ledger", "QuorumHealthy")["reason"] == "Leads"
+    cluster.wait(
+        lambda: groups.condition("BrokerGroup", "ledger", "QuorumHealthy")["reason"] == "Leads",
+        READY_TIMEOUT_S,
+        "the status says that a leader leads",
+    )
     send(groups, "ledger", ["a", "b", "c"])
 
     # A deleted leader hands the leadership over, and its pod returns.
@@ -52,9 +56,12 @@ def test_a_dledger_group_is_created_healed_and_updated_without_a_loss(groups: Gr
     options = ("--kubeconfig", str(cluster.kubeconfig), "--namespace", namespace)
     run_epochmq("promote", f"ledger/{other.rpartition('-')[2]}", *options)
     groups.wait("BrokerGroup", "ledger", master=other)
-    report = json.loads(run_epochmq("status", "-o", "json", *options))
-    (ledger,) = report["brokerGroups"]
-    assert {one["pod"]: one["role"] for one in ledger["replicas"]}[other] == "master"
+
+    def shown() -> bool:
+        (ledger,) = json.loads(run_epochmq("status", "-o", "json", *options))["brokerGroups"]
+        return {one["pod"]: one["role"] for one in ledger["replicas"]}[other] == "master"
+
+    cluster.wait(shown, READY_TIMEOUT_S, f"the command shows that {other} is the master")
 
     # An update restarts the leader last.
     groups.apply("BrokerGroup", "ledger", {**SPEC, "podAnnotations": {"note": "second"}})

@@ -53,7 +53,8 @@ def test_two_groups_in_each_of_two_namespaces_share_nothing(
         for groups, name in four:
             send(groups, name, [f"{groups.namespace}/{name}"])
         for groups, name in four:
-            assert everything(groups, name) == [f"{groups.namespace}/{name}"]
+            body = f"{groups.namespace}/{name}"
+            assert everything(groups, name, [body]) == [body]
             own = [f"{name}-broker-{n}.{name}-brokers.{groups.namespace}.svc:10911" for n in range(2)]
             assert known(groups, name) == {BROKER_NAMES[name]: own}
             peers = groups.state(f"{name}-controller-0")["peers"]

@@ -22,7 +22,7 @@ from tests.kubernetes.traffic import Traffic
 
 LOST = "orders-broker-2"
 CLAIM = f"store-{LOST}"
-COMMAND_TIMEOUT_S = 100
+COMMAND_TIMEOUT_S = 240
 
 
 @contextlib.contextmanager
@@ -61,7 +61,7 @@ def order(groups: Groups) -> list[str]:
 def refusal(groups: Groups) -> str:
     """The error of an order that is refused."""
     command = [sys.executable, "-m", "epochmq", *order(groups)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=READY_TIMEOUT_S, check=False)
     assert done.returncode == 1
     return done.stderr
 

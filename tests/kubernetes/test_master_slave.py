@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.kubernetes.messages import TOPIC, nameserver, send
+from tests.kubernetes.messages import received, send
 from tests.kubernetes.operator_process import READY_TIMEOUT_S, Groups, run_epochmq
 
 
@@ -26,18 +25,6 @@ def unschedulable(groups: Groups) -> Iterator[None]:
     finally:
         for name in names:
             groups.cluster.kubectl("uncordon", name)
-
-
-def consumed(groups: Groups, pod: str, count: int) -> list[str]:
-    """The bodies of so many messages, from the beginning, read in this pod."""
-    text = groups.cluster.execute(
-        groups.namespace,
-        pod,
-        *("epochmq", "consume", TOPIC, "--group", f"g{time.monotonic_ns()}", "--count", str(count)),
-        *("--nameserver", nameserver(groups, "pair"), "--timeout", "60", "--output", "json"),
-        container="broker",
-    )
-    return sorted(json.loads(line)["body"] for line in text.splitlines() if line.startswith("{"))
 
 
 @pytest.mark.usefixtures("started")
@@ -69,7 +56,7 @@ def test_a_slave_acts_for_a_master_that_is_down_and_hands_back(groups: Groups) -
         assert (status["actingMaster"]["escaped"], status["actingMaster"]["waiting"]) == (0, 0)
         assert status["master"] == ""
         assert groups.condition("BrokerGroup", "pair", "Ready")["status"] == "False"
-        assert consumed(groups, "pair-broker-1", 3) == ["a", "b", "c"]
+        assert received(groups, "pair", 3, pod="pair-broker-1") == ["a", "b", "c"]
         report = json.loads(
             run_epochmq(
                 "status", "-o", "json", "--kubeconfig", str(cluster.kubeconfig), "--namespace", namespace
@@ -82,4 +69,4 @@ def test_a_slave_acts_for_a_master_that_is_down_and_hands_back(groups: Groups) -
     assert "actingMaster" not in groups.status("BrokerGroup", "pair")
     assert groups.state("pair-broker-1")["group"]["role"] == "slave"
     send(groups, "pair", ["d"])
-    assert consumed(groups, "pair-broker-0", 4) == ["a", "b", "c", "d"]
+    assert received(groups, "pair", 4, pod="pair-broker-0") == ["a", "b", "c", "d"]

@@ -18,10 +18,9 @@ SECRET_FILE = "/etc/epochmq-members/secret"
 
 def modes(groups: Groups, *pods: str) -> list[str]:
     """What these pods do; "gone" for those that do not exist."""
-    found = (groups.get("Pod", pod) for pod in pods)
-    return [
-        one["metadata"]["annotations"].get(MEMBERS_ANNOTATION, "Disabled") if one else "gone" for one in found
-    ]
+    listed = groups.cluster.core.list_namespaced_pod(groups.namespace).items  # all at one moment
+    found = {one.metadata.name: one.metadata.annotations or {} for one in listed}
+    return [found[pod].get(MEMBERS_ANNOTATION, "Disabled") if pod in found else "gone" for pod in pods]
 
 
 def order(groups: Groups, *environment: str) -> str:

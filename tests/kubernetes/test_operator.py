@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,7 +21,7 @@ from tests.kubernetes.operator_process import (
     operator,
     run_epochmq,
 )
-from tests.kubernetes.testbed.cluster import Cluster
+from tests.kubernetes.testbed.cluster import COMMAND_TIMEOUT_S, Cluster
 from tests.kubernetes.testbed.processes import TestbedError
 
 QUORUM = {"replicas": 1}
@@ -52,9 +51,8 @@ def test_a_minimal_resource_becomes_ready_heals_and_then_nothing_is_written(grou
     assert groups.broker_ids("orders", 3) == ids
     assert received(groups, "orders", 3) == ["a", "b", "c"]
 
-    before = len(groups.writes())
-    time.sleep(30)  # the test is that nothing happens
-    assert groups.writes()[before:] == []
+    # A busy machine may starve a replica or the master, and the status then says so; but that ends.
+    groups.settled(30)
 
 
 def test_the_next_operator_finishes_a_creation_killed_at_every_step(
@@ -125,16 +123,14 @@ def test_statefulsets_that_were_scaled_by_hand_are_scaled_back(groups: Groups) -
     after = [groups.get("ConfigMap", name)["metadata"]["resourceVersion"] for name in configurations]
     assert after == configured
     assert [groups.get("ServiceAccount", name)["metadata"]["uid"] for name in names] == accounts
-    events = cluster.kubectl(
-        "get", "events", "--field-selector=reason=RevertingDrift", "--output=name", place
-    )
-    assert events.strip()
+    events = ("get", "events", "--field-selector=reason=RevertingDrift", "--output=name", place)
+    cluster.wait(lambda: cluster.kubectl(*events).strip(), what="the operator has reported it")
 
 
 def test_definitions_that_are_installed_late_are_watched(groups: Groups, tmp_path: Path) -> None:
     cluster = groups.cluster
     names = [definition(kind)["metadata"]["name"] for kind in KINDS]
-    cluster.kubectl("delete", "crd", *names, "--timeout=120s")
+    cluster.kubectl("delete", "crd", *names, "--timeout=240s")
     try:
         with operator(cluster, groups.namespace, tmp_path) as running:
             waits = "definitions are not installed"
@@ -190,13 +186,13 @@ def test_the_command_shows_and_controls_replicas_on_a_cluster(groups: Groups) ->
     run_epochmq("promote", f"orders/{follower}", "--timeout", "60", *there)
     groups.wait("BrokerGroup", "orders", master=follower)
     run_epochmq("fence", f"orders/{follower}", *there)
-    cluster.wait(lambda: shown()[follower]["fenced"], 60, "fenced")
+    cluster.wait(lambda: shown()[follower]["fenced"], what="fenced")
     run_epochmq("fence", f"orders/{follower}", "--off", *there)
     groups.ready("orders", 2)
     run_epochmq("drain", f"orders/{other}", "--timeout", "60", *there)
-    cluster.wait(lambda: shown()[other]["drained"] and not shown()[other]["inSync"], 60, "drained")
+    cluster.wait(lambda: shown()[other]["drained"] and not shown()[other]["inSync"], what="drained")
     run_epochmq("drain", f"orders/{other}", "--off", *there)
-    cluster.wait(lambda: all(one["ready"] and one["inSync"] for one in shown().values()), 120, "both in sync")
+    cluster.wait(lambda: all(one["ready"] and one["inSync"] for one in shown().values()), what="both in sync")
 
 
 class Sender:
@@ -214,7 +210,8 @@ class Sender:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join(120)
+        self._thread.join(COMMAND_TIMEOUT_S)
+        assert not self._thread.is_alive()
 
     def _run(self) -> None:
         number = 0
@@ -264,4 +261,4 @@ def test_no_acknowledged_message_is_lost_when_the_master_dies(groups: Groups, tr
             if trouble.startswith("stopped"):
                 node.start_kubelet()
     groups.ready("orders", 3)
-    assert set(sender.acknowledged) <= set(everything(groups, "orders"))
+    everything(groups, "orders", sender.acknowledged)

@@ -70,7 +70,7 @@ def test_a_changed_key_is_in_force_without_a_restart_and_a_wrong_one_is_a_condit
 
     cluster.wait(rejected, READY_TIMEOUT_S, "the condition has the broker's reason")
     assert groups.condition("BrokerGroup", "orders", "Stalled")["status"] == "True"
-    assert groups.status("BrokerGroup", "orders")["ready"] == "2/2"
+    groups.wait("BrokerGroup", "orders", ready="2/2")
 
     apply(groups, fileReservedTime=24)
     cluster.wait(applied, READY_TIMEOUT_S, "both brokers have applied the corrected key")

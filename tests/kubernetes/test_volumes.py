@@ -37,7 +37,7 @@ def test_a_volume_grows_under_its_pod_or_a_condition_says_why_not(groups: Groups
 
     reached = requested if allowed == "true" else rejected
     cluster.wait(reached, READY_TIMEOUT_S, "the claim is larger, or the condition has the reason")
-    assert groups.status("BrokerGroup", "orders")["ready"] == "1/1"
+    groups.wait("BrokerGroup", "orders", ready="1/1")
     if allowed != "true":
         cluster.kubectl("patch", "storageclass", name, '--patch={"allowVolumeExpansion": true}')
         try:

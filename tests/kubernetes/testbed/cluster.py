@@ -42,10 +42,11 @@ from tests.kubernetes.testbed.processes import (
     wait_for,
 )
 from tests.kubernetes.testbed.programs import programs
+from tests.support.net import free_port
 
 CLUSTER_RECORD = "cluster.json"
-COMMAND_TIMEOUT_S = 120
-READY_TIMEOUT_S = 180
+COMMAND_TIMEOUT_S = 300
+READY_TIMEOUT_S = 300
 POLL_S = 0.2
 
 Objects: TypeAlias = str | Mapping[str, Any] | Iterable[Mapping[str, Any]]
@@ -185,7 +186,7 @@ class Cluster:
         command = [self.programs / "kubectl", f"--kubeconfig={self.kubeconfig}", *arguments]
         return run(command, stdin=stdin, timeout_s=timeout_s)
 
-    def helm(self, *arguments: str, timeout_s: float = 300) -> str:
+    def helm(self, *arguments: str, timeout_s: float = 600) -> str:
         """Runs helm; returns its output. TestbedError if it fails. Its files are in the cluster's folder."""
         home = self.layout.folder / "helm"
         places = {f"HELM_{kind}_HOME": str(home / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")}
@@ -231,7 +232,7 @@ class Cluster:
             node=None,
             cgroup=f"{self.layout.cgroup}/control-plane",
         )
-        wait_for(lambda: _listens(local_port), timeout_s=30, what=f"{host}:{port} is forwarded")
+        wait_for(lambda: _listens(local_port), timeout_s=READY_TIMEOUT_S, what=f"{host}:{port} is forwarded")
 
     # Images
 
@@ -260,14 +261,23 @@ class Cluster:
     # Waiting and inspecting
 
     def wait(
-        self, condition: Callable[[], Any], timeout_s: float = 120, what: str = "the condition holds"
+        self,
+        condition: Callable[[], Any],
+        timeout_s: float = READY_TIMEOUT_S,
+        what: str = "the condition holds",
     ) -> Any:
         """Waits until `condition` is true; returns its value. TestbedError with `what` after `timeout_s`. A
-        condition that cannot reach the API server, or does not find an object, counts as not true."""
+        condition that cannot reach the API server, does not find an object, or runs a command that fails
+        counts as not true; the last failed command is the cause of the error."""
+        failed: TestbedError | None = None
 
         def guarded() -> Any:
+            nonlocal failed
             try:
                 return condition()
+            except TestbedError as error:
+                failed = error
+                return None
             except client.ApiException as error:
                 if error.status in (404, 409, 429) or error.status >= 500:
                     return None
@@ -275,9 +285,14 @@ class Cluster:
             except (OSError, HTTPError):
                 return None
 
-        return wait_for(guarded, timeout_s=timeout_s, what=what, poll_s=POLL_S)
+        try:
+            return wait_for(guarded, timeout_s=timeout_s, what=what, poll_s=POLL_S)
+        except TestbedError as error:
+            raise error from failed
 
-    def wait_pod(self, namespace: str, pod: str, *, phase: str = "Ready", timeout_s: float = 180) -> Any:
+    def wait_pod(
+        self, namespace: str, pod: str, *, phase: str = "Ready", timeout_s: float = READY_TIMEOUT_S
+    ) -> Any:
         """Waits until the pod is Ready, or in the phase Running, Succeeded or Failed; returns the pod."""
 
         def found() -> Any:
@@ -301,8 +316,8 @@ class Cluster:
     def writes(self) -> list[dict[str, Any]]:
         """Every write in the API server's audit log, in order, except those of kubelets (`verb`, `user`,
         `objectRef`, `responseStatus`, `requestReceivedTimestamp`, …)."""
-        lines = self.layout.audit_log.read_text().splitlines()
-        return [json.loads(line) for line in lines if line.endswith("}")]
+        lines = self.layout.audit_log.read_bytes().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith(b"\n")]  # the last may be half written
 
     def collect(self, folder: Path) -> Path:
         """Writes diagnostics of a failure into a folder."""
@@ -346,7 +361,10 @@ def _as_yaml(objects: Objects) -> str:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
+    """A port of 127.0.0.1. The kernel gives those of other tests to no outgoing connection meanwhile."""
+    with contextlib.suppress(AssertionError):
+        return free_port("127.0.0.1", beside=())
+    with socket.socket() as probe:  # more than a test run has for itself
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 

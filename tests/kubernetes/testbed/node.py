@@ -204,7 +204,7 @@ class Node:
         """The names of the images on this node."""
         return set(self._containerd("images", "list", "--quiet").split())
 
-    def _containerd(self, *arguments: str, check: bool = True, timeout_s: float = 60) -> str:
+    def _containerd(self, *arguments: str, check: bool = True, timeout_s: float = 300) -> str:
         command = [
             "ctr",
             "--address",

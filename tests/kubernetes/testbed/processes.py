@@ -20,9 +20,9 @@ from tests.kubernetes.testbed.cleanup import claimed, hierarchies
 from tests.kubernetes.testbed.init_process import SOCKET
 from tests.kubernetes.testbed.layout import Layout
 
-START_TIMEOUT_S = 30
+START_TIMEOUT_S = 120
 END_TIMEOUT_S = 900  # a slow disk takes minutes to remove the unpacked images
-COMMAND_TIMEOUT_S = 120
+COMMAND_TIMEOUT_S = 300
 POLL_S = 0.05
 PROCESS_HIERARCHIES = ("pids", "freezer", "systemd")
 """The hierarchies of control groups version 1 to look for; they only count processes, and the cluster's
@@ -168,7 +168,7 @@ class Processes:
     def kill(self, name: str) -> None:
         """Kills a process and waits for its end."""
         if self.signal(name, signal.SIGKILL):
-            wait_for(lambda: not self.runs(name), timeout_s=30, what=f"{name} is gone")
+            wait_for(lambda: not self.runs(name), timeout_s=START_TIMEOUT_S, what=f"{name} is gone")
 
     def kill_group(self, cgroup: str) -> int:
         """Kills every process in a control group and those below it until none is left; returns their
@@ -187,7 +187,7 @@ class Processes:
                 killed.add(pid)
             return not left
 
-        wait_for(none_left, timeout_s=30, what=f"control group {cgroup} is empty")
+        wait_for(none_left, timeout_s=START_TIMEOUT_S, what=f"control group {cgroup} is empty")
         return len(killed)
 
     def signal_in(self, cgroup: str, pid: int, number: signal.Signals) -> None:
