@@ -6,19 +6,20 @@ from __future__ import annotations
 
 import threading
 import time
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from epochmq_broker.config import clock
+from epochmq_store.appending import appender
 
 STEP_MAX_NS = 250_000_000
 """Longer than a broker's pauses between two readings, so that the clock otherwise runs as fast as the real
 one."""
 
 
-class SteadyClock:
-    """Epoch time in ns, at most the real one."""
+class SteadyTime:
+    """Stands for the module `time`. Its epoch time is at most the real one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -31,8 +32,15 @@ class SteadyClock:
             self._seen_ns = real_ns
             return self._now_ns
 
+    def time(self) -> float:
+        return self.time_ns() / 1e9
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
 
 def use_steady_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes brokers read such a clock."""
-    readings = {name: getattr(time, name) for name in ("clock_gettime_ns", "CLOCK_BOOTTIME", "monotonic_ns")}
-    monkeypatch.setattr(clock, "time", SimpleNamespace(**readings, time_ns=SteadyClock().time_ns))
+    """Makes brokers, and their stores for the times of messages, read such a clock."""
+    steady = SteadyTime()
+    for module in (clock, appender):
+        monkeypatch.setattr(module, "time", steady)
