@@ -11,7 +11,7 @@ import pytest
 
 from epochmq_broker.config.broker_config import BrokerConfig, from_properties
 from epochmq_broker.membership.dledger.log_upgrade import upgrade
-from tests.interop.dledger_logs import fill, switch, unique
+from tests.interop.dledger_logs import fill, switch, unique, wait_shown
 from tests.interop.java_cluster import java_broker
 from tests.interop.java_env import JavaProcess, compile_java, run_java
 from tests.interop.store_files import ENTRIES, QUEUE_FILE, SLOTS
@@ -127,16 +127,16 @@ def test_each_program_continues_what_the_other_has_upgraded(
     set_mode(member, dledger=False)
     with group:
         fill(group, member, 400, sent)
-        assert unique(group.texts(member)) == sent
+        wait_shown(group, member, sent)
         for make in (first, second, first):
             if killed:
                 member.process.kill()
             set_mode(member, dledger=True)
             switch(member, make)
             group.wait_master()
-            assert unique(group.texts(member)) == sent
+            wait_shown(group, member, sent)
             fill(group, member, 300, sent)
-        assert unique(group.texts(member)) == sent
+        wait_shown(group, member, sent)
         assert consumed(group, tmp_path, len(sent)) == sent
     plain_files = sorted((group.store(0) / "commitlog").iterdir())
     data_files = sorted((group.store(0) / "dledger-n0" / "data").iterdir())
