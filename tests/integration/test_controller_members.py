@@ -20,8 +20,8 @@ from tests.support.remoting import call
 from tests.support.replica_group import ReplicaGroup
 
 METADATA, REPLICA_INFO, APPLY_BROKER_ID = 1005, 1004, 1013
-BEAT_MS = 1000
-"""The leader's heartbeat interval: a leader that is starved for two seconds keeps its leadership."""
+BEAT_MS = 2000
+"""The leader's heartbeat interval: a leader that is starved for four seconds keeps its leadership."""
 
 
 class ControllerQuorum(ReplicaGroup):

@@ -183,7 +183,7 @@ class ActingGroups(MixedClients, ChaosProcesses):
 
     def runtime(self, broker: Member) -> dict[str, str]:
         """What a broker says of itself."""
-        response = call(broker.address, RUNTIME_INFO, timeout_s=5)
+        response = call(broker.address, RUNTIME_INFO, timeout_s=30)
         assert response.code == 0, response
         found: dict[str, str] = json.loads(response.body)["table"]
         return found
