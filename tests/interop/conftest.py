@@ -32,7 +32,7 @@ CLUSTERS: dict[str, type[Cluster]] = {
 QUICK_CHECKS = {
     "transactionCheckInterval": 1000,
     "transactionTimeOut": 2000,
-    "transactionCheckMax": 12,
+    "transactionCheckMax": 5,
     "transactionOpBatchInterval": 200,
 }
 """Transactions are checked after seconds instead of half a minute. With RocketMQ, op messages must be written

@@ -264,7 +264,7 @@ final class TransactionScenarios {
         Transactions transactions = new Transactions();
         TransactionMQProducer producer = producer(kit, kit.group(), transactions);
         Message message = message(kit, "unknown commit 1");
-        message.putUserProperty("CHECK_IMMUNITY_TIME_IN_SECONDS", "8");
+        message.putUserProperty("CHECK_IMMUNITY_TIME_IN_SECONDS", "10");
         long sent = System.currentTimeMillis();
         kit.fact("result", send(producer, message));
         kit.fact("stored", Kit.describe(kit.drain(kit.topic(), 1)));
