@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.disks.freeze import freeze
 from tests.interop.java_env import JavaProcess, compile_java
 from tests.support.cluster import OurCluster
 from tests.support.process import ManagedProcess, wait_until
@@ -29,7 +30,7 @@ REMARK = re.compile(
 
 
 def waiting_bytes(address: str) -> int:
-    """Bytes that the kernel has received for connections to this IPv4 address and that nobody has read."""
+    """The bytes that the kernel holds, unread, for connections to this IPv4 address."""
     host, port = address.split(":")
     local = f"{int.from_bytes(socket.inet_aton(host), sys.byteorder):08X}:{int(port):04X}"
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
@@ -61,11 +62,11 @@ def test_a_send_that_waited_too_long_is_rejected(tmp_path: Path, *, enabled: boo
     try:
         producer.start()
         wait_until(lambda: accepted(0) > 200, what="messages are sent")
-        producer.signal(signal.SIGSTOP)
+        freeze([producer])
         wait_until(lambda: waiting_bytes(cluster.broker_address) == 0, what="the broker has read every send")
         # The broker answers in the order in which it has read: it has no send in hand.
         assert call(cluster.broker_address, GET_BROKER_RUNTIME_INFO).code == SUCCESS
-        cluster.broker_process.signal(signal.SIGSTOP)
+        freeze([cluster.broker_process])
         before = len(outcomes())
         producer.signal(signal.SIGCONT)
         wait_until(lambda: waiting_bytes(cluster.broker_address) > 0, what="a send waits")

@@ -5,7 +5,8 @@ waits for (`ha.ack_quorum`), where logs diverge and epochs start (`ha.epochs`), 
 
 The drivers around them are written here a second time, with the same order of steps: `replicas.manager`,
 `replicas.role_transitions`, `ha.service`, `ha.client`, `ha.replication_waiters`. Heartbeats are in
-`replica_heartbeats`, connections in `ha_connections`."""
+`replica_heartbeats`, connections in `ha_connections`. The module is longer than 600 lines because
+these drivers change the same broker."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A clock of brokers that does not notice when the test's process stands still, as it may on a busy machine:
-between two readings it advances by a short step at most. So a test whose messages are due in half a second
-sends all of them before that."""
+"""A clock for brokers that leaves out the time for which a busy machine suspends the test's process: between
+two readings it advances by a short step at most. So a test whose messages are due in half a second sends all
+of them before that."""
 
 from __future__ import annotations
 

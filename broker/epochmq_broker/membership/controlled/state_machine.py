@@ -28,6 +28,8 @@ Beside these steps:
   its role, and registers again every few seconds.
 - A broker that has promised a master not to become master takes the role of a master only when the promise
   has ended. Until then it keeps its role, and so follows the former master (`write_promises`).
+
+The module is longer than 600 lines because every step reads and changes the same state.
 """
 
 from __future__ import annotations

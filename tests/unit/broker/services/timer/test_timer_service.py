@@ -114,7 +114,7 @@ def properties_of(bench: Bench, topic: str, offset: int, queue_id: int = 0) -> d
 async def test_a_delay_beyond_the_window_rolls_and_is_not_shortened(tmp_path: Path) -> None:
     async with running(tmp_path, QUICK | {"timerRollWindowSlot": "5"}) as bench:
         rolled = 0
-        for came, wait_ms in enumerate((1600, 6400, 25_600), 1):  # a process that stands still skips windows
+        for came, wait_ms in enumerate((1600, 6400, 25_600), 1):  # a suspended process skips windows
             before = bench.count(TIMER)
             due = present() + wait_ms
             send(bench, TIMER_DELIVER_MS=due)
