@@ -5,6 +5,7 @@ the attribute in camelCase unless `field(name=…)` gives another. Types: `str`,
 long), `bool`, `float`, an enum with a `parse` method; `| None` for optional fields. A field without a default
 is required.
 
+    @request_of(RequestCode.GET_MAX_OFFSET)
     class GetMaxOffsetRequestHeader(TopicQueueRequestHeader):
         topic: str
         queue_id: Int
@@ -20,11 +21,11 @@ from __future__ import annotations
 import types
 from collections.abc import Callable
 from functools import cache
-from typing import Any, ClassVar, Self, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Final, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from epochmq_protocol.codes import ResponseCode
+from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import LocalProtocolError, RequestError
 from epochmq_protocol.fastjson import parse_int
 from epochmq_protocol.integers import INT_MAX, INT_MIN, LONG_MAX, LONG_MIN, Int, Long
@@ -105,6 +106,33 @@ class Header(msgspec.Struct, kw_only=True, rename="camel", gc=False):
                     ) from None
                 fields[wire] = text
         return fields
+
+
+_H = TypeVar("_H", bound=type[Header])
+
+REQUEST_HEADERS: Final[dict[int, type[Header]]] = {}
+"""The header of each request whose module is imported (`headers_client`, `headers_admin`, `headers_namesrv`,
+`headers_controller`). A request that is not here has no fields."""
+RESPONSE_HEADERS: Final[dict[int, type[Header]]] = {}
+"""The header of the successful response to each request."""
+
+
+def request_of(*codes: RequestCode) -> Callable[[_H], _H]:
+    """Declares a class as the header of these requests. TypeError: one of them has another header."""
+    return lambda header: _declared(REQUEST_HEADERS, codes, header)
+
+
+def response_to(*codes: RequestCode) -> Callable[[_H], _H]:
+    """Declares a class as the header of the successful responses to these requests. TypeError: one of them
+    has another header."""
+    return lambda header: _declared(RESPONSE_HEADERS, codes, header)
+
+
+def _declared(headers: dict[int, type[Header]], codes: tuple[RequestCode, ...], header: _H) -> _H:
+    for code in codes:
+        if headers.setdefault(code, header) is not header:
+            raise TypeError(f"{header.__name__}: {code.name} already has {headers[code].__name__}")
+    return header
 
 
 _Parse = Callable[[str], Any]

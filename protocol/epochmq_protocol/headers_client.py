@@ -12,11 +12,14 @@ from enum import StrEnum
 
 from msgspec import field
 
+from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.headers_base import (
     Header,
     RpcRequestHeader,
     TopicQueueRequestHeader,
     TopicRequestHeader,
+    request_of,
+    response_to,
 )
 from epochmq_protocol.integers import Int, Long
 
@@ -33,9 +36,8 @@ class BoundaryType(StrEnum):
         return cls.UPPER if text.lower() == "upper" else cls.LOWER
 
 
+@request_of(RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE)
 class SendMessageRequestHeader(TopicQueueRequestHeader, kw_only=True):
-    """Request of SEND_MESSAGE (10), SEND_REPLY_MESSAGE (324)."""
-
     producer_group: str
     topic: str
     default_topic: str
@@ -51,10 +53,14 @@ class SendMessageRequestHeader(TopicQueueRequestHeader, kw_only=True):
     max_reconsume_times: Int | None = None
 
 
+@response_to(
+    RequestCode.SEND_MESSAGE,
+    RequestCode.SEND_MESSAGE_V2,
+    RequestCode.SEND_BATCH_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE_V2,
+)
 class SendMessageResponseHeader(Header, kw_only=True):
-    """Response to SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320), SEND_REPLY_MESSAGE
-    (324), SEND_REPLY_MESSAGE_V2 (325)."""
-
     msg_id: str
     queue_id: Int
     queue_offset: Long
@@ -63,9 +69,9 @@ class SendMessageResponseHeader(Header, kw_only=True):
     recall_handle: str | None = None
 
 
+@request_of(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 class PullMessageRequestHeader(TopicQueueRequestHeader, kw_only=True):
-    """Request of PULL_MESSAGE (11), LITE_PULL_MESSAGE (361). The spelling
-    `proxyFrowardClientId` is RocketMQ's."""
+    """The spelling `proxyFrowardClientId` is RocketMQ's."""
 
     consumer_group: str
     topic: str
@@ -83,9 +89,8 @@ class PullMessageRequestHeader(TopicQueueRequestHeader, kw_only=True):
     proxy_froward_client_id: str | None = None
 
 
+@response_to(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 class PullMessageResponseHeader(Header, kw_only=True):
-    """Response to PULL_MESSAGE (11), LITE_PULL_MESSAGE (361)."""
-
     suggest_which_broker_id: Long
     next_begin_offset: Long
     min_offset: Long
@@ -96,9 +101,8 @@ class PullMessageResponseHeader(Header, kw_only=True):
     forbidden_type: Int | None = None
 
 
+@request_of(RequestCode.QUERY_MESSAGE)
 class QueryMessageRequestHeader(TopicRequestHeader, kw_only=True):
-    """Request of QUERY_MESSAGE (12)."""
-
     topic: str
     key: str
     max_num: Int
@@ -106,126 +110,115 @@ class QueryMessageRequestHeader(TopicRequestHeader, kw_only=True):
     end_timestamp: Long
 
 
+@response_to(RequestCode.QUERY_MESSAGE)
 class QueryMessageResponseHeader(Header, kw_only=True):
-    """Response to QUERY_MESSAGE (12)."""
-
     index_last_update_timestamp: Long
     index_last_update_phyoffset: Long
 
 
+@request_of(RequestCode.QUERY_CONSUMER_OFFSET)
 class QueryConsumerOffsetRequestHeader(TopicQueueRequestHeader, kw_only=True):
-    """Request of QUERY_CONSUMER_OFFSET (14)."""
-
     consumer_group: str
     topic: str
     queue_id: Int
     set_zero_if_not_found: bool | None = None
 
 
+@response_to(RequestCode.QUERY_CONSUMER_OFFSET)
 class QueryConsumerOffsetResponseHeader(Header, kw_only=True):
-    """Response to QUERY_CONSUMER_OFFSET (14)."""
-
     offset: Long
 
 
+@request_of(RequestCode.UPDATE_CONSUMER_OFFSET)
 class UpdateConsumerOffsetRequestHeader(TopicQueueRequestHeader, kw_only=True):
-    """Request of UPDATE_CONSUMER_OFFSET (15)."""
-
     consumer_group: str
     topic: str
     queue_id: Int
     commit_offset: Long
 
 
+@response_to(RequestCode.UPDATE_CONSUMER_OFFSET)
 class UpdateConsumerOffsetResponseHeader(Header):
-    """Response to UPDATE_CONSUMER_OFFSET (15)."""
+    """Has no fields."""
 
 
+@request_of(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
 class SearchOffsetRequestHeader(TopicQueueRequestHeader, kw_only=True):
-    """Request of SEARCH_OFFSET_BY_TIMESTAMP (29)."""
-
     topic: str
     queue_id: Int
     timestamp: Long
     boundary_type: BoundaryType | None = None
 
 
+@response_to(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
 class SearchOffsetResponseHeader(Header, kw_only=True):
-    """Response to SEARCH_OFFSET_BY_TIMESTAMP (29)."""
-
     offset: Long
 
 
+@request_of(RequestCode.GET_MAX_OFFSET)
 class GetMaxOffsetRequestHeader(TopicQueueRequestHeader, kw_only=True):
-    """Request of GET_MAX_OFFSET (30)."""
-
     topic: str
     queue_id: Int
     committed: bool = True
 
 
+@response_to(RequestCode.GET_MAX_OFFSET)
 class GetMaxOffsetResponseHeader(Header, kw_only=True):
-    """Response to GET_MAX_OFFSET (30)."""
-
     offset: Long
 
 
+@request_of(RequestCode.GET_MIN_OFFSET)
 class GetMinOffsetRequestHeader(TopicQueueRequestHeader, kw_only=True):
-    """Request of GET_MIN_OFFSET (31)."""
-
     topic: str
     queue_id: Int
 
 
+@response_to(RequestCode.GET_MIN_OFFSET)
 class GetMinOffsetResponseHeader(Header, kw_only=True):
-    """Response to GET_MIN_OFFSET (31)."""
-
     offset: Long
 
 
+@request_of(RequestCode.GET_EARLIEST_MSG_STORETIME)
 class GetEarliestMsgStoretimeRequestHeader(TopicQueueRequestHeader, kw_only=True):
-    """Request of GET_EARLIEST_MSG_STORETIME (32)."""
-
     topic: str
     queue_id: Int
 
 
+@response_to(RequestCode.GET_EARLIEST_MSG_STORETIME)
 class GetEarliestMsgStoretimeResponseHeader(Header, kw_only=True):
-    """Response to GET_EARLIEST_MSG_STORETIME (32)."""
-
     timestamp: Long
 
 
+@request_of(RequestCode.VIEW_MESSAGE_BY_ID)
 class ViewMessageRequestHeader(Header, kw_only=True):
-    """Request of VIEW_MESSAGE_BY_ID (33)."""
-
     topic: str | None = None
     offset: Long
 
 
+@response_to(RequestCode.VIEW_MESSAGE_BY_ID)
 class ViewMessageResponseHeader(Header):
-    """Response to VIEW_MESSAGE_BY_ID (33)."""
+    """Has no fields."""
 
 
+@request_of(RequestCode.HEART_BEAT)
 class HeartbeatRequestHeader(RpcRequestHeader):
-    """Request of HEART_BEAT (34)."""
+    """Has no fields."""
 
 
+@request_of(RequestCode.UNREGISTER_CLIENT)
 class UnregisterClientRequestHeader(RpcRequestHeader, kw_only=True):
-    """Request of UNREGISTER_CLIENT (35)."""
-
     client_id: str = field(name="clientID")
     producer_group: str | None = None
     consumer_group: str | None = None
 
 
+@response_to(RequestCode.UNREGISTER_CLIENT)
 class UnregisterClientResponseHeader(Header):
-    """Response to UNREGISTER_CLIENT (35)."""
+    """Has no fields."""
 
 
+@request_of(RequestCode.CONSUMER_SEND_MSG_BACK)
 class ConsumerSendMsgBackRequestHeader(RpcRequestHeader, kw_only=True):
-    """Request of CONSUMER_SEND_MSG_BACK (36)."""
-
     offset: Long
     group: str
     delay_level: Int
@@ -235,9 +228,8 @@ class ConsumerSendMsgBackRequestHeader(RpcRequestHeader, kw_only=True):
     max_reconsume_times: Int | None = None
 
 
+@request_of(RequestCode.END_TRANSACTION)
 class EndTransactionRequestHeader(RpcRequestHeader, kw_only=True):
-    """Request of END_TRANSACTION (37)."""
-
     topic: str | None = None
     producer_group: str
     tran_state_table_offset: Long
@@ -248,23 +240,23 @@ class EndTransactionRequestHeader(RpcRequestHeader, kw_only=True):
     transaction_id: str | None = None
 
 
+@response_to(RequestCode.END_TRANSACTION)
 class EndTransactionResponseHeader(Header):
-    """Response to END_TRANSACTION (37)."""
+    """Has no fields."""
 
 
+@request_of(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
 class GetConsumerListByGroupRequestHeader(RpcRequestHeader, kw_only=True):
-    """Request of GET_CONSUMER_LIST_BY_GROUP (38)."""
-
     consumer_group: str
 
 
+@response_to(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
 class GetConsumerListByGroupResponseHeader(Header):
-    """Response to GET_CONSUMER_LIST_BY_GROUP (38)."""
+    """Has no fields."""
 
 
+@request_of(RequestCode.CHECK_TRANSACTION_STATE)
 class CheckTransactionStateRequestHeader(RpcRequestHeader, kw_only=True):
-    """Request of CHECK_TRANSACTION_STATE (39)."""
-
     topic: str | None = None
     tran_state_table_offset: Long
     commit_log_offset: Long
@@ -273,32 +265,31 @@ class CheckTransactionStateRequestHeader(RpcRequestHeader, kw_only=True):
     offset_msg_id: str | None = None
 
 
+@response_to(RequestCode.CHECK_TRANSACTION_STATE)
 class CheckTransactionStateResponseHeader(Header, kw_only=True):
-    """Response to CHECK_TRANSACTION_STATE (39)."""
-
     producer_group: str
     tran_state_table_offset: Long
     commit_log_offset: Long
     commit_or_rollback: Int
 
 
+@request_of(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED)
 class NotifyConsumerIdsChangedRequestHeader(RpcRequestHeader, kw_only=True):
-    """Request of NOTIFY_CONSUMER_IDS_CHANGED (40)."""
-
     consumer_group: str
 
 
+@request_of(RequestCode.LOCK_BATCH_MQ)
 class LockBatchMqRequestHeader(RpcRequestHeader):
-    """Request of LOCK_BATCH_MQ (41)."""
+    """Has no fields."""
 
 
+@request_of(RequestCode.UNLOCK_BATCH_MQ)
 class UnlockBatchMqRequestHeader(RpcRequestHeader):
-    """Request of UNLOCK_BATCH_MQ (42)."""
+    """Has no fields."""
 
 
+@request_of(RequestCode.POP_MESSAGE)
 class PopMessageRequestHeader(TopicQueueRequestHeader, kw_only=True):
-    """Request of POP_MESSAGE (200050)."""
-
     consumer_group: str
     topic: str
     queue_id: Int
@@ -313,9 +304,8 @@ class PopMessageRequestHeader(TopicQueueRequestHeader, kw_only=True):
     attempt_id: str | None = None
 
 
+@response_to(RequestCode.POP_MESSAGE, RequestCode.PEEK_MESSAGE)
 class PopMessageResponseHeader(Header, kw_only=True):
-    """Response to POP_MESSAGE (200050), PEEK_MESSAGE (200052)."""
-
     pop_time: Long
     invisible_time: Long
     revive_qid: Int
@@ -325,9 +315,8 @@ class PopMessageResponseHeader(Header, kw_only=True):
     order_count_info: str | None = None
 
 
+@request_of(RequestCode.ACK_MESSAGE)
 class AckMessageRequestHeader(TopicQueueRequestHeader, kw_only=True):
-    """Request of ACK_MESSAGE (200051)."""
-
     consumer_group: str
     topic: str
     queue_id: Int
@@ -335,18 +324,16 @@ class AckMessageRequestHeader(TopicQueueRequestHeader, kw_only=True):
     offset: Long
 
 
+@request_of(RequestCode.PEEK_MESSAGE)
 class PeekMessageRequestHeader(TopicQueueRequestHeader, kw_only=True):
-    """Request of PEEK_MESSAGE (200052)."""
-
     topic: str
     queue_id: Int
     max_msg_nums: Int
     consumer_group: str
 
 
+@request_of(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
 class ChangeInvisibleTimeRequestHeader(TopicQueueRequestHeader, kw_only=True):
-    """Request of CHANGE_MESSAGE_INVISIBLETIME (200053)."""
-
     consumer_group: str
     topic: str
     queue_id: Int
@@ -355,17 +342,15 @@ class ChangeInvisibleTimeRequestHeader(TopicQueueRequestHeader, kw_only=True):
     invisible_time: Long
 
 
+@response_to(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
 class ChangeInvisibleTimeResponseHeader(Header, kw_only=True):
-    """Response to CHANGE_MESSAGE_INVISIBLETIME (200053)."""
-
     pop_time: Long
     invisible_time: Long
     revive_qid: Int
 
 
+@request_of(RequestCode.NOTIFICATION)
 class NotificationRequestHeader(TopicQueueRequestHeader, kw_only=True):
-    """Request of NOTIFICATION (200054)."""
-
     consumer_group: str
     topic: str
     queue_id: Int
@@ -375,31 +360,28 @@ class NotificationRequestHeader(TopicQueueRequestHeader, kw_only=True):
     attempt_id: str | None = None
 
 
+@response_to(RequestCode.NOTIFICATION)
 class NotificationResponseHeader(Header, kw_only=True):
-    """Response to NOTIFICATION (200054)."""
-
     has_msg: bool = False
     polling_full: bool = False
 
 
+@request_of(RequestCode.POLLING_INFO)
 class PollingInfoRequestHeader(TopicQueueRequestHeader, kw_only=True):
-    """Request of POLLING_INFO (200055)."""
-
     consumer_group: str
     topic: str
     queue_id: Int
 
 
+@response_to(RequestCode.POLLING_INFO)
 class PollingInfoResponseHeader(Header, kw_only=True):
-    """Response to POLLING_INFO (200055)."""
-
     polling_num: Int
 
 
+@request_of(RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
 class SendMessageRequestHeaderV2(TopicQueueRequestHeader, kw_only=True):
-    """Request of SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320), SEND_REPLY_MESSAGE_V2 (325). On the
-    wire the fields have names of one letter, which keep the request short; the attributes are those of
-    SendMessageRequestHeader."""
+    """On the wire the fields have names of one letter, which keep the request short; the attributes are those
+    of SendMessageRequestHeader."""
 
     producer_group: str = field(name="a")
     topic: str = field(name="b")
@@ -417,9 +399,8 @@ class SendMessageRequestHeaderV2(TopicQueueRequestHeader, kw_only=True):
     broker_name: str | None = field(name="n", default=None)
 
 
+@request_of(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT)
 class ReplyMessageRequestHeader(TopicQueueRequestHeader, kw_only=True):
-    """Request of PUSH_REPLY_MESSAGE_TO_CLIENT (326)."""
-
     producer_group: str
     topic: str
     default_topic: str
@@ -436,15 +417,13 @@ class ReplyMessageRequestHeader(TopicQueueRequestHeader, kw_only=True):
     store_timestamp: Long
 
 
+@request_of(RequestCode.RECALL_MESSAGE)
 class RecallMessageRequestHeader(TopicRequestHeader, kw_only=True):
-    """Request of RECALL_MESSAGE (370)."""
-
     producer_group: str | None = None
     topic: str
     recall_handle: str
 
 
+@response_to(RequestCode.RECALL_MESSAGE)
 class RecallMessageResponseHeader(Header, kw_only=True):
-    """Response to RECALL_MESSAGE (370)."""
-
     msg_id: str

@@ -5,7 +5,8 @@ They carry elections, broker ids, roles and HA addresses.
 
 from __future__ import annotations
 
-from epochmq_protocol.headers_base import Header
+from epochmq_protocol.codes import RequestCode
+from epochmq_protocol.headers_base import Header, request_of, response_to
 from epochmq_protocol.integers import Int, Long
 
 LOG_IN_DOUBT_FIELD = "mayLackAcknowledged"
@@ -32,9 +33,8 @@ ADOPTS_STORE_FIELD = "adoptsStore"
 broker id, although it does not continue the registered one."""
 
 
+@request_of(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE)
 class NotifyMinBrokerIdChangeRequestHeader(Header, kw_only=True):
-    """Request of NOTIFY_MIN_BROKER_ID_CHANGE (905)."""
-
     min_broker_id: Long | None = None
     broker_name: str | None = None
     min_broker_addr: str | None = None
@@ -42,30 +42,28 @@ class NotifyMinBrokerIdChangeRequestHeader(Header, kw_only=True):
     ha_broker_addr: str | None = None
 
 
+@request_of(RequestCode.EXCHANGE_BROKER_HA_INFO)
 class ExchangeHAInfoRequestHeader(Header, kw_only=True):
-    """Request of EXCHANGE_BROKER_HA_INFO (906)."""
-
     master_ha_address: str | None = None
     master_flush_offset: Long | None = None
     master_address: str | None = None
 
 
+@response_to(RequestCode.EXCHANGE_BROKER_HA_INFO)
 class ExchangeHAInfoResponseHeader(Header, kw_only=True):
-    """Response to EXCHANGE_BROKER_HA_INFO (906)."""
-
     master_ha_address: str | None = None
     master_flush_offset: Long | None = None
     master_address: str | None = None
 
 
+@request_of(RequestCode.RESET_MASTER_FLUSH_OFFSET)
 class ResetMasterFlushOffsetHeader(Header, kw_only=True):
-    """Request of RESET_MASTER_FLUSH_OFFSET (908)."""
-
     master_flush_offset: Long
 
 
+@request_of(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET)
 class AlterSyncStateSetRequestHeader(Header, kw_only=True):
-    """Request of CONTROLLER_ALTER_SYNC_STATE_SET (1001). invoke_time: epoch milliseconds of the sender."""
+    """`invoke_time` is in epoch milliseconds of the sender."""
 
     broker_name: str | None = None
     master_broker_id: Long | None = None
@@ -73,14 +71,14 @@ class AlterSyncStateSetRequestHeader(Header, kw_only=True):
     invoke_time: Long = 0
 
 
+@response_to(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET)
 class AlterSyncStateSetResponseHeader(Header, kw_only=True):
-    """Response to CONTROLLER_ALTER_SYNC_STATE_SET (1001)."""
-
     new_sync_state_set_epoch: Int = 0
 
 
+@request_of(RequestCode.CONTROLLER_ELECT_MASTER)
 class ElectMasterRequestHeader(Header, kw_only=True):
-    """Request of CONTROLLER_ELECT_MASTER (1002). invoke_time: epoch milliseconds of the sender."""
+    """`invoke_time` is in epoch milliseconds of the sender."""
 
     cluster_name: str = ""
     broker_name: str = ""
@@ -89,18 +87,16 @@ class ElectMasterRequestHeader(Header, kw_only=True):
     invoke_time: Long = 0
 
 
+@response_to(RequestCode.CONTROLLER_ELECT_MASTER)
 class ElectMasterResponseHeader(Header, kw_only=True):
-    """Response to CONTROLLER_ELECT_MASTER (1002)."""
-
     master_broker_id: Long | None = None
     master_address: str | None = None
     master_epoch: Int | None = None
     sync_state_set_epoch: Int | None = None
 
 
+@request_of(RequestCode.CONTROLLER_REGISTER_BROKER)
 class RegisterBrokerToControllerRequestHeader(Header, kw_only=True):
-    """Request of CONTROLLER_REGISTER_BROKER (1003)."""
-
     cluster_name: str | None = None
     broker_name: str | None = None
     broker_id: Long | None = None
@@ -108,9 +104,8 @@ class RegisterBrokerToControllerRequestHeader(Header, kw_only=True):
     invoke_time: Long = 0
 
 
+@response_to(RequestCode.CONTROLLER_REGISTER_BROKER)
 class RegisterBrokerToControllerResponseHeader(Header, kw_only=True):
-    """Response to CONTROLLER_REGISTER_BROKER (1003)."""
-
     cluster_name: str | None = None
     broker_name: str | None = None
     master_broker_id: Long | None = None
@@ -119,23 +114,20 @@ class RegisterBrokerToControllerResponseHeader(Header, kw_only=True):
     sync_state_set_epoch: Int | None = None
 
 
+@request_of(RequestCode.CONTROLLER_GET_REPLICA_INFO)
 class GetReplicaInfoRequestHeader(Header, kw_only=True):
-    """Request of CONTROLLER_GET_REPLICA_INFO (1004)."""
-
     broker_name: str | None = None
 
 
+@response_to(RequestCode.CONTROLLER_GET_REPLICA_INFO)
 class GetReplicaInfoResponseHeader(Header, kw_only=True):
-    """Response to CONTROLLER_GET_REPLICA_INFO (1004)."""
-
     master_broker_id: Long | None = None
     master_address: str | None = None
     master_epoch: Int | None = None
 
 
+@response_to(RequestCode.CONTROLLER_GET_METADATA_INFO)
 class GetMetaDataResponseHeader(Header, kw_only=True):
-    """Response to CONTROLLER_GET_METADATA_INFO (1005)."""
-
     group: str | None = None
     controller_leader_id: str | None = None
     controller_leader_address: str | None = None
@@ -143,18 +135,16 @@ class GetMetaDataResponseHeader(Header, kw_only=True):
     peers: str | None = None
 
 
+@request_of(RequestCode.NOTIFY_BROKER_ROLE_CHANGED)
 class NotifyBrokerRoleChangedRequestHeader(Header, kw_only=True):
-    """Request of NOTIFY_BROKER_ROLE_CHANGED (1008)."""
-
     master_address: str | None = None
     master_epoch: Int | None = None
     sync_state_set_epoch: Int | None = None
     master_broker_id: Long | None = None
 
 
+@request_of(RequestCode.CLEAN_BROKER_DATA)
 class CleanControllerBrokerDataRequestHeader(Header, kw_only=True):
-    """Request of CLEAN_BROKER_DATA (1011)."""
-
     cluster_name: str | None = None
     broker_name: str
     broker_controller_ids_to_clean: str | None = None
@@ -162,32 +152,28 @@ class CleanControllerBrokerDataRequestHeader(Header, kw_only=True):
     invoke_time: Long = 0
 
 
+@request_of(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID)
 class GetNextBrokerIdRequestHeader(Header, kw_only=True):
-    """Request of CONTROLLER_GET_NEXT_BROKER_ID (1012)."""
-
     cluster_name: str | None = None
     broker_name: str | None = None
 
 
+@response_to(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID)
 class GetNextBrokerIdResponseHeader(Header, kw_only=True):
-    """Response to CONTROLLER_GET_NEXT_BROKER_ID (1012)."""
-
     cluster_name: str | None = None
     broker_name: str | None = None
     next_broker_id: Long | None = None
 
 
+@request_of(RequestCode.CONTROLLER_APPLY_BROKER_ID)
 class ApplyBrokerIdRequestHeader(Header, kw_only=True):
-    """Request of CONTROLLER_APPLY_BROKER_ID (1013)."""
-
     cluster_name: str | None = None
     broker_name: str | None = None
     applied_broker_id: Long | None = None
     register_check_code: str | None = None
 
 
+@response_to(RequestCode.CONTROLLER_APPLY_BROKER_ID)
 class ApplyBrokerIdResponseHeader(Header, kw_only=True):
-    """Response to CONTROLLER_APPLY_BROKER_ID (1013)."""
-
     cluster_name: str | None = None
     broker_name: str | None = None

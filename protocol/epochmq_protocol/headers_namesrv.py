@@ -2,41 +2,37 @@
 
 from __future__ import annotations
 
-from epochmq_protocol.headers_base import Header, TopicRequestHeader
+from epochmq_protocol.codes import RequestCode
+from epochmq_protocol.headers_base import Header, TopicRequestHeader, request_of, response_to
 from epochmq_protocol.integers import Int, Long
 
 
+@request_of(RequestCode.PUT_KV_CONFIG)
 class PutKVConfigRequestHeader(Header, kw_only=True):
-    """Request of PUT_KV_CONFIG (100)."""
-
     namespace: str
     key: str
     value: str
 
 
+@request_of(RequestCode.GET_KV_CONFIG)
 class GetKVConfigRequestHeader(Header, kw_only=True):
-    """Request of GET_KV_CONFIG (101)."""
-
     namespace: str
     key: str
 
 
+@response_to(RequestCode.GET_KV_CONFIG)
 class GetKVConfigResponseHeader(Header, kw_only=True):
-    """Response to GET_KV_CONFIG (101)."""
-
     value: str | None = None
 
 
+@request_of(RequestCode.DELETE_KV_CONFIG)
 class DeleteKVConfigRequestHeader(Header, kw_only=True):
-    """Request of DELETE_KV_CONFIG (102)."""
-
     namespace: str
     key: str
 
 
+@request_of(RequestCode.REGISTER_BROKER)
 class RegisterBrokerRequestHeader(Header, kw_only=True):
-    """Request of REGISTER_BROKER (103)."""
-
     broker_name: str
     broker_addr: str
     cluster_name: str
@@ -48,102 +44,89 @@ class RegisterBrokerRequestHeader(Header, kw_only=True):
     body_crc32: Int = 0
 
 
+@response_to(RequestCode.REGISTER_BROKER)
 class RegisterBrokerResponseHeader(Header, kw_only=True):
-    """Response to REGISTER_BROKER (103)."""
-
     ha_server_addr: str | None = None
     master_addr: str | None = None
 
 
+@request_of(RequestCode.UNREGISTER_BROKER)
 class UnRegisterBrokerRequestHeader(Header, kw_only=True):
-    """Request of UNREGISTER_BROKER (104)."""
-
     broker_name: str
     broker_addr: str
     cluster_name: str
     broker_id: Long
 
 
+@request_of(RequestCode.GET_ROUTEINFO_BY_TOPIC)
 class GetRouteInfoRequestHeader(TopicRequestHeader, kw_only=True):
-    """Request of GET_ROUTEINFO_BY_TOPIC (105)."""
-
     topic: str
     accept_standard_json_only: bool | None = None
 
 
+@request_of(RequestCode.WIPE_WRITE_PERM_OF_BROKER)
 class WipeWritePermOfBrokerRequestHeader(Header, kw_only=True):
-    """Request of WIPE_WRITE_PERM_OF_BROKER (205)."""
-
     broker_name: str
 
 
+@response_to(RequestCode.WIPE_WRITE_PERM_OF_BROKER)
 class WipeWritePermOfBrokerResponseHeader(Header, kw_only=True):
-    """Response to WIPE_WRITE_PERM_OF_BROKER (205)."""
-
     wipe_topic_count: Int
 
 
+@request_of(RequestCode.DELETE_TOPIC_IN_NAMESRV)
 class DeleteTopicFromNamesrvRequestHeader(TopicRequestHeader, kw_only=True):
-    """Request of DELETE_TOPIC_IN_NAMESRV (216)."""
-
     topic: str
     cluster_name: str | None = None
 
 
+@request_of(RequestCode.REGISTER_TOPIC_IN_NAMESRV)
 class RegisterTopicRequestHeader(TopicRequestHeader, kw_only=True):
-    """Request of REGISTER_TOPIC_IN_NAMESRV (217)."""
-
     topic: str
 
 
+@request_of(RequestCode.GET_KVLIST_BY_NAMESPACE)
 class GetKVListByNamespaceRequestHeader(Header, kw_only=True):
-    """Request of GET_KVLIST_BY_NAMESPACE (219)."""
-
     namespace: str
 
 
+@request_of(RequestCode.GET_TOPICS_BY_CLUSTER)
 class GetTopicsByClusterRequestHeader(Header, kw_only=True):
-    """Request of GET_TOPICS_BY_CLUSTER (224)."""
-
     cluster: str
 
 
+@request_of(RequestCode.QUERY_DATA_VERSION)
 class QueryDataVersionRequestHeader(Header, kw_only=True):
-    """Request of QUERY_DATA_VERSION (322)."""
-
     broker_name: str
     broker_addr: str
     cluster_name: str
     broker_id: Long
 
 
+@response_to(RequestCode.QUERY_DATA_VERSION)
 class QueryDataVersionResponseHeader(Header, kw_only=True):
-    """Response to QUERY_DATA_VERSION (322)."""
-
     changed: bool
 
 
+@request_of(RequestCode.ADD_WRITE_PERM_OF_BROKER)
 class AddWritePermOfBrokerRequestHeader(Header, kw_only=True):
-    """Request of ADD_WRITE_PERM_OF_BROKER (327)."""
-
     broker_name: str
 
 
+@response_to(RequestCode.ADD_WRITE_PERM_OF_BROKER)
 class AddWritePermOfBrokerResponseHeader(Header, kw_only=True):
-    """Response to ADD_WRITE_PERM_OF_BROKER (327)."""
-
     add_topic_count: Int
 
 
+@request_of(RequestCode.GET_BROKER_MEMBER_GROUP)
 class GetBrokerMemberGroupRequestHeader(Header, kw_only=True):
-    """Request of GET_BROKER_MEMBER_GROUP (901)."""
-
     cluster_name: str
     broker_name: str
 
 
+@request_of(RequestCode.BROKER_HEARTBEAT)
 class BrokerHeartbeatRequestHeader(Header, kw_only=True):
-    """Request of BROKER_HEARTBEAT (904). Nameservers read the first three fields, controllers all."""
+    """Nameservers read the first three fields, controllers all."""
 
     cluster_name: str
     broker_addr: str

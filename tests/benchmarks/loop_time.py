@@ -31,8 +31,8 @@ from epochmq_protocol.bodies import (
 from epochmq_protocol.bodies_base import MessageQueue
 from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.frame import Command
-from epochmq_protocol.headers import REQUESTS
 from epochmq_protocol.topics import TopicConfig
+from tests.support.header_classes import request_header
 from tests.unit.broker.kit import Bench, command, pull_command, running, send_command
 
 TOPICS, GROUPS, MESSAGES = 1000, 1000, 2000
@@ -82,8 +82,8 @@ def requests(bench: Bench) -> Iterator[Command]:
     yield send_command("t0", bytes((4 << 20) - 1000))
     yield pull_command("t0", group="g0")
     for code in sorted(map(int, bench.broker.pipeline.served[Port.MAIN])):
-        spec = REQUESTS.get(code)  # type: ignore[call-overload]
-        names = spec.request.__struct_encode_fields__ if spec is not None and spec.request is not None else ()
+        known = request_header(code)
+        names = known.__struct_encode_fields__ if known else ()
         if code not in (RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE):
             ext = {name: VALUES[name] for name in names if name in VALUES}
             yield command(code, None, bodies.get(code, b""), **(ext or {"any": "field"}))  # type: ignore[call-overload]

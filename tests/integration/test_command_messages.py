@@ -12,7 +12,7 @@ import pytest
 from epochmq_protocol import message as records
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.frame import request
-from epochmq_protocol.headers import SendMessageRequestHeaderV2
+from epochmq_protocol.headers_client import SendMessageRequestHeaderV2
 from epochmq_protocol.topics import RMQ_SYS_TRACE_TOPIC
 from epochmq_protocol.transport.client import RemotingClient
 from tests.support.cluster import OurCluster

@@ -17,12 +17,12 @@ from epochmq_protocol import message as records
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import ConnectError
 from epochmq_protocol.frame import Command, request
-from epochmq_protocol.headers import (
+from epochmq_protocol.headers_client import (
     GetMaxOffsetRequestHeader,
-    GetRouteInfoRequestHeader,
     PullMessageRequestHeader,
     SendMessageRequestHeaderV2,
 )
+from epochmq_protocol.headers_namesrv import GetRouteInfoRequestHeader
 from epochmq_protocol.transport.client import RemotingClient
 from tests.support.cluster import OurCluster
 from tests.support.process import PATIENCE_S, ManagedProcess, wait_until

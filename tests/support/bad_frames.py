@@ -17,7 +17,7 @@ from enum import Enum, auto
 from typing import Any
 
 from epochmq_protocol.codes import RequestCode
-from epochmq_protocol.headers import REQUESTS
+from tests.support.header_classes import request_header
 from tests.support.records import encode_batch
 
 FRAME_BYTES_MAX = 16_777_216
@@ -243,12 +243,8 @@ class BadFrames:
         return BadFrame(f"request {int(code)}", framed(_json(header), self._body(int(code))), Fate.SERVED)
 
     def _fields(self, code: int) -> dict[str, str]:
-        spec = REQUESTS.get(code)  # type: ignore[call-overload]
-        names = (
-            list(spec.request.__struct_encode_fields__)
-            if spec and spec.request
-            else ["topic", "queueId", "group"]
-        )
+        known = request_header(code)
+        names = list(known.__struct_encode_fields__) if known else ["topic", "queueId", "group"]
         rng = self.rng
         fields = {}
         for name in names:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from epochmq_broker.services.compaction.compacted_queue import CompactedQueue
 from epochmq_protocol.codes import RequestCode, ResponseCode
-from epochmq_protocol.headers import (
-    CreateTopicRequestHeader,
-)
+from epochmq_protocol.headers_admin import CreateTopicRequestHeader
 from tests.unit.broker.kit import Bench, command, send_command, until
 
 TOPIC = "compacted"

@@ -3,10 +3,10 @@
 A `broker.conf` written for the Java broker works. Every key is of one of four kinds:
 
 * a field of `BrokerConfig`: it has its effect;
-* a name in `config_keys.WITHOUT_EFFECT`: Java has the key, but nothing of this broker depends on it (thread
+* a name in `broker_keys.WITHOUT_EFFECT`: Java has the key, but nothing of this broker depends on it (thread
   pool sizes, RocksDB, metrics exporters …). It is accepted, returned by GET_BROKER_CONFIG, and reported in
   one line;
-* a name in `config_keys.REJECTED_UNLESS`: Java has the key, and ignoring it would break a promise
+* a name in `broker_keys.REJECTED_UNLESS`: Java has the key, and ignoring it would break a promise
   (replication, access control, another store type). Only values that change nothing are accepted;
 * any other name is unknown: a warning names it.
 
@@ -28,14 +28,18 @@ from msgspec import Meta, Struct
 
 from epochmq_broker.auth.access_settings import HIDDEN, SECRET_KEYS, check_access_keys
 from epochmq_broker.config.capabilities import BrokerStanding, role_of_settings
-from epochmq_broker.config.config_keys import REJECTED_UNLESS, WITHOUT_EFFECT
 from epochmq_broker.config.role import MasterRole, ReplicaRole
 from epochmq_dledger.peer_addresses import parse_peers
 from epochmq_formats.batch_unit import UNIT_BYTES as BATCH_UNIT_BYTES
 from epochmq_formats.queue_unit import UNIT_BYTES
 from epochmq_protocol import properties, typed_config
+from epochmq_protocol.broker_keys import (
+    CHANGEABLE_BROKER_KEYS,
+    DLEDGER_MEMBER_KEYS,
+    REJECTED_UNLESS,
+    WITHOUT_EFFECT,
+)
 from epochmq_protocol.errors import ConfigError
-from epochmq_protocol.fixed_keys import CHANGEABLE_BROKER_KEYS, DLEDGER_MEMBER_KEYS
 from epochmq_protocol.topics import RMQ_SYS_TRACE_TOPIC
 from epochmq_protocol.transport.trusted_proxies import parse_trusted_proxies
 from epochmq_store.store_config import split_paths

@@ -27,7 +27,7 @@ from epochmq_protocol.checksum import CRC_MASK, crc32
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.frame import Command, request
-from epochmq_protocol.headers import (
+from epochmq_protocol.headers_namesrv import (
     BrokerHeartbeatRequestHeader,
     QueryDataVersionRequestHeader,
     QueryDataVersionResponseHeader,

@@ -23,11 +23,13 @@ from epochmq_protocol import message as records
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RemoteProtocolError, RequestError
 from epochmq_protocol.frame import Command
-from epochmq_protocol.headers import (
+from epochmq_protocol.headers_admin import (
     ConsumeMessageDirectlyResultRequestHeader,
+    ResumeCheckHalfMessageRequestHeader,
+)
+from epochmq_protocol.headers_client import (
     ConsumerSendMsgBackRequestHeader,
     EndTransactionRequestHeader,
-    ResumeCheckHalfMessageRequestHeader,
     ViewMessageRequestHeader,
 )
 from epochmq_protocol.message import MessageExt

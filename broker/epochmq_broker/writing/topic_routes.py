@@ -17,7 +17,7 @@ from epochmq_protocol.bodies import MessageQueue, from_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.frame import request
-from epochmq_protocol.headers import GetRouteInfoRequestHeader
+from epochmq_protocol.headers_namesrv import GetRouteInfoRequestHeader
 from epochmq_protocol.route import TopicRouteData
 from epochmq_protocol.topics import PERM_READ, is_retry_topic
 from epochmq_protocol.transport.request_client import RequestClient

@@ -37,7 +37,7 @@ from epochmq_protocol.bodies_base import MessageQueue, from_json, to_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import ConnectError, EpochMQError, RequestError, RetryableError
 from epochmq_protocol.frame import Command, request
-from epochmq_protocol.headers import (
+from epochmq_protocol.headers_client import (
     GetConsumerListByGroupRequestHeader,
     GetMinOffsetRequestHeader,
     GetMinOffsetResponseHeader,

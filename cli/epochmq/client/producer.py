@@ -18,7 +18,7 @@ from epochmq_protocol.bodies_base import MessageQueue
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import ConnectError, RequestError, RetryableError
 from epochmq_protocol.frame import Command, request
-from epochmq_protocol.headers import SendMessageRequestHeaderV2, SendMessageResponseHeader
+from epochmq_protocol.headers_client import SendMessageRequestHeaderV2, SendMessageResponseHeader
 from epochmq_protocol.signatures import SessionCredentials
 from epochmq_protocol.topics import AUTO_CREATE_TOPIC_KEY_TOPIC, validate_topic
 from epochmq_protocol.transport import RemotingClient

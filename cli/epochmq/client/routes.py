@@ -9,8 +9,8 @@ from epochmq_protocol.bodies_base import MessageQueue, from_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import ConnectError, RequestError, RetryableError
 from epochmq_protocol.frame import Command, request
-from epochmq_protocol.headers import GetRouteInfoRequestHeader
 from epochmq_protocol.headers_base import Header
+from epochmq_protocol.headers_namesrv import GetRouteInfoRequestHeader
 from epochmq_protocol.route import MASTER_ID, TopicRouteData
 from epochmq_protocol.topics import is_readable, is_writeable
 from epochmq_protocol.transport import RemotingClient

@@ -11,7 +11,7 @@ from epochmq_protocol import message
 from epochmq_protocol.bodies_base import MessageQueue
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
-from epochmq_protocol.headers import (
+from epochmq_protocol.headers_client import (
     GetMaxOffsetRequestHeader,
     GetMaxOffsetResponseHeader,
     GetMinOffsetRequestHeader,

@@ -18,7 +18,7 @@ from epochmq_protocol.bodies import AclInfo, UserInfo, from_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError, RequestError
 from epochmq_protocol.frame import Command
-from epochmq_protocol.headers import GetAclRequestHeader, GetUserRequestHeader
+from epochmq_protocol.headers_admin import GetAclRequestHeader, GetUserRequestHeader
 from epochmq_protocol.headers_base import Header
 
 B = TypeVar("B")

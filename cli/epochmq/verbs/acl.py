@@ -15,7 +15,7 @@ from epochmq.verbs.user import Selection, one_of
 from epochmq_protocol.bodies import AclInfo, PolicyEntryInfo, PolicyInfo, to_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
-from epochmq_protocol.headers import (
+from epochmq_protocol.headers_admin import (
     CreateAclRequestHeader,
     DeleteAclRequestHeader,
     ListAclsRequestHeader,

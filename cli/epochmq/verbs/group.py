@@ -17,13 +17,13 @@ from epochmq_protocol.bodies import ConsumerConnection, ConsumeStats, MessageQue
 from epochmq_protocol.bodies_admin import OffsetWrapper
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
-from epochmq_protocol.headers import (
+from epochmq_protocol.headers_admin import (
     DeleteSubscriptionGroupRequestHeader,
-    DeleteTopicFromNamesrvRequestHeader,
     DeleteTopicRequestHeader,
     GetConsumerConnectionListRequestHeader,
     GetConsumeStatsRequestHeader,
 )
+from epochmq_protocol.headers_namesrv import DeleteTopicFromNamesrvRequestHeader
 from epochmq_protocol.subscription_groups import SubscriptionGroupConfig
 from epochmq_protocol.topics import (
     CID_ONSAPI_OWNER_GROUP,

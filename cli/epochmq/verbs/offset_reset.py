@@ -16,8 +16,8 @@ from epochmq_protocol.bodies import MessageQueue
 from epochmq_protocol.bodies_admin import TopicOffset
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
-from epochmq_protocol.headers import (
-    ResetOffsetRequestHeader,
+from epochmq_protocol.headers_admin import ResetOffsetRequestHeader
+from epochmq_protocol.headers_client import (
     SearchOffsetRequestHeader,
     SearchOffsetResponseHeader,
     UpdateConsumerOffsetRequestHeader,

@@ -13,13 +13,15 @@ from epochmq.verbs.output import Column, OutputTable, VerbResult, print_result
 from epochmq_protocol.bodies import TopicConfigAndQueueMapping, TopicStatsTable
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
-from epochmq_protocol.headers import (
+from epochmq_protocol.headers_admin import (
     CreateTopicRequestHeader,
-    DeleteKVConfigRequestHeader,
-    DeleteTopicFromNamesrvRequestHeader,
     DeleteTopicRequestHeader,
     GetTopicConfigRequestHeader,
     GetTopicStatsInfoRequestHeader,
+)
+from epochmq_protocol.headers_namesrv import (
+    DeleteKVConfigRequestHeader,
+    DeleteTopicFromNamesrvRequestHeader,
     PutKVConfigRequestHeader,
 )
 from epochmq_protocol.route import TopicRouteData

@@ -18,7 +18,7 @@ from epochmq.verbs.password_input import read_password
 from epochmq_protocol.bodies import UserInfo, to_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
-from epochmq_protocol.headers import (
+from epochmq_protocol.headers_admin import (
     CreateUserRequestHeader,
     DeleteUserRequestHeader,
     ListUsersRequestHeader,

@@ -23,7 +23,7 @@ from epochmq_protocol.bodies import AclInfo, PolicyEntryInfo, PolicyInfo, UserIn
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.frame import Command, request
-from epochmq_protocol.headers import (
+from epochmq_protocol.headers_admin import (
     CreateAclRequestHeader,
     CreateTopicRequestHeader,
     CreateUserRequestHeader,

@@ -18,7 +18,7 @@ from epochmq_operator.manifests.names import RESTART_ANNOTATION
 from epochmq_operator.manifests.settings import JsonObject
 from epochmq_operator.pods import Component
 from epochmq_protocol import properties
-from epochmq_protocol.fixed_keys import DLEDGER_MEMBER_KEYS, FIXED_BROKER_KEYS
+from epochmq_protocol.broker_keys import DLEDGER_MEMBER_KEYS, is_fixed
 
 QUORUM_KEYS = frozenset({"controllerDLegerPeers", "joinControllerGroup"})
 """The keys that name the members of the quorum to a controller whose log names none. A running controller
@@ -46,7 +46,7 @@ def restart_digest(component: Component, template: JsonObject, files: Mapping[st
 
 def _needs_restart(component: Component, key: str) -> bool:
     if component is Component.BROKER:
-        return key in FIXED_BROKER_KEYS and key not in DLEDGER_MEMBER_KEYS
+        return is_fixed(key) and key not in DLEDGER_MEMBER_KEYS
     return key not in QUORUM_KEYS
 
 

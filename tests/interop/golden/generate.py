@@ -9,8 +9,8 @@ from pathlib import Path
 
 from epochmq_protocol import bodies, subscription_groups, topics
 from epochmq_protocol.bodies_base import Body
-from epochmq_protocol.headers import REQUESTS
 from tests.interop.java_env import compile_java, java_library, run_java
+from tests.support.header_classes import HEADERS
 
 HERE = Path(__file__).resolve().parent
 RECORDED = HERE.parents[1] / "unit" / "protocol" / "golden"
@@ -42,8 +42,8 @@ def body_names() -> list[str]:
 
 
 def header_names() -> list[str]:
-    """Names of all headers of the table."""
-    return sorted({header.__name__ for spec in REQUESTS.values() for header in spec if header})
+    """Names of all headers."""
+    return list(HEADERS)
 
 
 def _java_classes() -> dict[str, str]:

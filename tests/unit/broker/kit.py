@@ -17,7 +17,8 @@ from epochmq_broker.requests.pipeline import RequestPipeline
 from epochmq_protocol import message as records
 from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.frame import Command, FrameSplitter, decode, encode, request
-from epochmq_protocol.headers import Header, PullMessageRequestHeader, SendMessageRequestHeaderV2
+from epochmq_protocol.headers_base import Header
+from epochmq_protocol.headers_client import PullMessageRequestHeader, SendMessageRequestHeaderV2
 from epochmq_protocol.message import MessageExt
 from epochmq_protocol.transport.connection import RemotingConnection
 from epochmq_protocol.transport.request_dispatcher import RequestDispatcher

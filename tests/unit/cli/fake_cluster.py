@@ -14,11 +14,10 @@ from epochmq_protocol.bodies_base import from_json, to_json
 from epochmq_protocol.codes import CURRENT_VERSION, RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, request, response
-from epochmq_protocol.headers import (
+from epochmq_protocol.headers_client import (
     GetConsumerListByGroupRequestHeader,
     GetMinOffsetRequestHeader,
     GetMinOffsetResponseHeader,
-    GetRouteInfoRequestHeader,
     NotifyConsumerIdsChangedRequestHeader,
     PullMessageRequestHeader,
     PullMessageResponseHeader,
@@ -29,6 +28,7 @@ from epochmq_protocol.headers import (
     UnregisterClientRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
+from epochmq_protocol.headers_namesrv import GetRouteInfoRequestHeader
 from epochmq_protocol.javahash import tags_code
 from epochmq_protocol.route import BrokerData, QueueData, TopicRouteData, encode_route
 from epochmq_protocol.topics import AUTO_CREATE_TOPIC_KEY_TOPIC

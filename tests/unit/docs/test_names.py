@@ -14,10 +14,10 @@ import pytest
 import yaml
 
 from epochmq_broker.config.broker_config import BrokerConfig
-from epochmq_broker.config.config_keys import REJECTED_UNLESS, WITHOUT_EFFECT
 from epochmq_controller.controller import config as controller_config
 from epochmq_controller.nameserver import config as nameserver_config
 from epochmq_operator.kube.config import OperatorConfig
+from epochmq_protocol.broker_keys import REJECTED_UNLESS, WITHOUT_EFFECT
 from epochmq_sidecar import metrics
 from epochmq_sidecar.config import SidecarConfig
 from epochmq_sidecar.openapi import PATHS

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from epochmq_protocol.codes import RequestCode, SerializeType
 from epochmq_protocol.frame import Command, encode, request
-from epochmq_protocol.headers import PullMessageRequestHeader, SendMessageRequestHeaderV2
+from epochmq_protocol.headers_client import PullMessageRequestHeader, SendMessageRequestHeaderV2
 from epochmq_protocol.message import MessageExt, encode_record
 
 _SEND = SendMessageRequestHeaderV2(

@@ -34,7 +34,7 @@ from epochmq_protocol.frame import (
     encode_json_header,
     request,
 )
-from epochmq_protocol.headers import (
+from epochmq_protocol.headers_client import (
     PullMessageRequestHeader,
     PullMessageResponseHeader,
     SendMessageRequestHeader,

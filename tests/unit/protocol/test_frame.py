@@ -23,7 +23,7 @@ from epochmq_protocol.frame import (
     response,
     split,
 )
-from epochmq_protocol.headers import GetMaxOffsetResponseHeader
+from epochmq_protocol.headers_client import GetMaxOffsetResponseHeader
 from tests.unit.protocol.frame_fuzz import GOOD_FRAMES, FrameFuzz
 
 INTS = st.integers(-(2**31), 2**31 - 1)

@@ -21,13 +21,12 @@ from epochmq_protocol import (
 )
 from epochmq_protocol.bodies import MessageQueue, from_json, to_json
 from epochmq_protocol.frame import Command, decode, encode
-from epochmq_protocol.headers import REQUESTS, Header
-from epochmq_protocol.headers_base import _plan
+from epochmq_protocol.headers_base import Header, _plan
 from epochmq_protocol.message import BatchElement, MessageExt, encode_host
 from epochmq_protocol.message_const import MAGIC_V2
+from tests.support.header_classes import HEADERS
 from tests.unit.protocol.golden import golden
 
-HEADERS = {header.__name__: header for spec in REQUESTS.values() for header in spec if header}
 DERIVED = {"QueueTimeSpan": {"minTimeStampStr", "maxTimeStampStr", "consumeTimeStampStr"}}
 """Properties that Java writes from getters without a field; no peer reads them."""
 
@@ -38,11 +37,9 @@ BESIDE_JAVAS_CLASS = {"forbiddenTable"}
 
 def test_request_response_and_language_codes_have_javas_names_and_numbers() -> None:
     recorded = golden("codes")
-    raft_only = {name for name, code in recorded["RequestCode"].items() if 1014 <= code <= 1018}
     assert {code.name: code.value for code in codes.RequestCode} == recorded["RequestCode"]
     assert {code.name: code.value for code in codes.ResponseCode} == recorded["ResponseCode"]
     assert {code.name: code.value for code in codes.LanguageCode} == recorded["LanguageCode"]
-    assert {code.name for code in codes.RequestCode} - {code.name for code in REQUESTS} == raft_only
 
 
 def test_versions_are_javas_ordinals() -> None:

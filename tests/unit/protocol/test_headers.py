@@ -10,23 +10,19 @@ from hypothesis import strategies as st
 
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import LocalProtocolError, RequestError
-from epochmq_protocol.headers import (
-    REQUESTS,
+from epochmq_protocol.headers_admin import CreateTopicRequestHeader
+from epochmq_protocol.headers_base import Header, _bool, _float, _int, _long, _plan, _text, request_of
+from epochmq_protocol.headers_client import (
     BoundaryType,
-    CreateTopicRequestHeader,
     GetMaxOffsetRequestHeader,
-    Header,
     PullMessageRequestHeader,
     SearchOffsetRequestHeader,
     SendMessageRequestHeader,
     SendMessageRequestHeaderV2,
     UnregisterClientRequestHeader,
 )
-from epochmq_protocol.headers_base import _bool, _float, _int, _long, _plan, _text
+from tests.support.header_classes import HEADERS, request_header
 
-HEADERS = sorted(
-    {header for spec in REQUESTS.values() for header in spec if header}, key=lambda cls: cls.__name__
-)
 WILD = (
     st.text(max_size=20) | st.integers().map(str) | st.sampled_from(["true", "TRUE", "", " ", "null", "1e3"])
 )
@@ -43,7 +39,7 @@ def _texts(parse: Any) -> st.SearchStrategy[Any]:
     }.get(parse, st.sampled_from(BoundaryType))
 
 
-@pytest.mark.parametrize("header", HEADERS)
+@pytest.mark.parametrize("header", HEADERS.values())
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_headers_round_trip(header: type[Header], data: st.DataObject) -> None:
@@ -55,7 +51,7 @@ def test_headers_round_trip(header: type[Header], data: st.DataObject) -> None:
     assert header.decode(made.encode()) == made
 
 
-@pytest.mark.parametrize("header", HEADERS)
+@pytest.mark.parametrize("header", HEADERS.values())
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_any_fields_give_a_header_or_a_request_error(header: type[Header], data: st.DataObject) -> None:
@@ -170,5 +166,7 @@ def test_encoding_a_number_out_of_range_is_a_local_error() -> None:
         GetMaxOffsetRequestHeader(topic="T", queue_id=2**31).encode()
 
 
-def test_every_request_code_on_the_wire_has_its_headers() -> None:
-    assert set(RequestCode) - set(REQUESTS) == {code for code in RequestCode if 1014 <= code <= 1018}
+def test_a_request_has_one_header() -> None:
+    assert request_header(RequestCode.GET_MAX_OFFSET) is GetMaxOffsetRequestHeader
+    with pytest.raises(TypeError, match="GET_MAX_OFFSET already has GetMaxOffsetRequestHeader"):
+        request_of(RequestCode.GET_MAX_OFFSET)(PullMessageRequestHeader)

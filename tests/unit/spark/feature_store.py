@@ -16,7 +16,8 @@ from epochmq_protocol.bodies import (
 )
 from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.frame import request
-from epochmq_protocol.headers import CreateTopicRequestHeader, HeartbeatRequestHeader
+from epochmq_protocol.headers_admin import CreateTopicRequestHeader
+from epochmq_protocol.headers_client import HeartbeatRequestHeader
 from epochmq_protocol.topics import LogicQueueMappingItem, TopicQueueMappingDetail
 from tests.unit.broker.auth.kit import PROVIDERS, create_acl, create_user
 from tests.unit.broker.kit import Bench, command, running, send_command, until

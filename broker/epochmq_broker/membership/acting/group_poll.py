@@ -12,7 +12,7 @@ from epochmq_protocol.bodies_controller import BrokerMemberGroup, GetBrokerMembe
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.frame import Command, request
-from epochmq_protocol.headers import GetBrokerMemberGroupRequestHeader, GetRouteInfoRequestHeader
+from epochmq_protocol.headers_namesrv import GetBrokerMemberGroupRequestHeader, GetRouteInfoRequestHeader
 from epochmq_protocol.route import TopicRouteData
 from epochmq_protocol.topics import SYNC_BROKER_MEMBER_GROUP_PREFIX
 from epochmq_protocol.transport.request_client import RequestClient

@@ -36,10 +36,8 @@ from epochmq_broker.replication.slave_sync import SlaveSync
 from epochmq_broker.services.master_services import MasterServices
 from epochmq_broker.services.periodic_tasks import PeriodicTasks
 from epochmq_protocol.errors import EpochMQError
-from epochmq_protocol.headers import (
-    NotifyMinBrokerIdChangeRequestHeader,
-    RegisterBrokerResponseHeader,
-)
+from epochmq_protocol.headers_controller import NotifyMinBrokerIdChangeRequestHeader
+from epochmq_protocol.headers_namesrv import RegisterBrokerResponseHeader
 from epochmq_protocol.transport.client import RemotingClient
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,8 @@ from epochmq_broker.membership.acting.pre_online import PreOnlineStep
 from epochmq_broker.membership.acting.pre_online_service import PreOnlineService, poll_all_members
 from epochmq_broker.membership.acting.table_return import TableReturn
 from epochmq_broker.membership.modes.availability_mode import AvailabilityMode, GroupParts
-from epochmq_protocol.headers import NotifyMinBrokerIdChangeRequestHeader, RegisterBrokerResponseHeader
+from epochmq_protocol.headers_controller import NotifyMinBrokerIdChangeRequestHeader
+from epochmq_protocol.headers_namesrv import RegisterBrokerResponseHeader
 
 
 class ActingMasterMode(AvailabilityMode):

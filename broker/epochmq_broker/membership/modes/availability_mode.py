@@ -37,8 +37,11 @@ from epochmq_broker.writing.message_writer import MessageWriter
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command
-from epochmq_protocol.headers import NotifyMinBrokerIdChangeRequestHeader, RegisterBrokerResponseHeader
-from epochmq_protocol.headers_controller import ExchangeHAInfoRequestHeader
+from epochmq_protocol.headers_controller import (
+    ExchangeHAInfoRequestHeader,
+    NotifyMinBrokerIdChangeRequestHeader,
+)
+from epochmq_protocol.headers_namesrv import RegisterBrokerResponseHeader
 from epochmq_protocol.replica_control import (
     MasterLogStateHeader,
     SwitchoverRequestHeader,

@@ -11,8 +11,8 @@ from epochmq_broker.membership.controlled.role_transitions import ReplicaDepende
 from epochmq_broker.membership.modes.availability_mode import AvailabilityMode, GroupParts
 from epochmq_broker.replication.ha.service import HARole
 from epochmq_protocol.frame import Command
-from epochmq_protocol.headers import RegisterBrokerResponseHeader
 from epochmq_protocol.headers_controller import ExchangeHAInfoRequestHeader
+from epochmq_protocol.headers_namesrv import RegisterBrokerResponseHeader
 from epochmq_protocol.replica_control import (
     SwitchoverRequestHeader,
     SwitchoverResponseHeader,

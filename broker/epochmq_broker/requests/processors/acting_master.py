@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from epochmq_broker.membership.modes.availability_mode import AvailabilityMode
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.frame import Command, response
-from epochmq_protocol.headers import NotifyMinBrokerIdChangeRequestHeader
+from epochmq_protocol.headers_controller import NotifyMinBrokerIdChangeRequestHeader
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 
 

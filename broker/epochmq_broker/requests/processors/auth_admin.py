@@ -19,7 +19,7 @@ from epochmq_protocol.bodies import AclInfo, UserInfo, from_json, to_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
-from epochmq_protocol.headers import (
+from epochmq_protocol.headers_admin import (
     CreateAclRequestHeader,
     CreateUserRequestHeader,
     DeleteAclRequestHeader,

@@ -34,7 +34,7 @@ from epochmq_protocol.bodies import (
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import ConnectionClosedError, RequestError
 from epochmq_protocol.frame import Command, request, response
-from epochmq_protocol.headers import (
+from epochmq_protocol.headers_client import (
     GetConsumerListByGroupRequestHeader,
     NotifyConsumerIdsChangedRequestHeader,
     QueryConsumerOffsetRequestHeader,

@@ -24,7 +24,8 @@ from epochmq_protocol import message_const as const
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RemoteProtocolError, RequestError
 from epochmq_protocol.frame import Command, response
-from epochmq_protocol.headers import EndTransactionRequestHeader, ResumeCheckHalfMessageRequestHeader
+from epochmq_protocol.headers_admin import ResumeCheckHalfMessageRequestHeader
+from epochmq_protocol.headers_client import EndTransactionRequestHeader
 from epochmq_protocol.message import MessageExt
 from epochmq_protocol.transport.connection import OVERLOAD_REMARK, RemotingConnection, RequestHandler
 from epochmq_store.statuses import PutStatus

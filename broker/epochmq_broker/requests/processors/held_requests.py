@@ -12,7 +12,7 @@ from epochmq_broker.config.clock import now_ms
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
-from epochmq_protocol.headers import Header
+from epochmq_protocol.headers_base import Header
 from epochmq_protocol.transport.connection import RemotingConnection
 
 log = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from epochmq_protocol.bodies import (
 from epochmq_protocol.codes import CURRENT_VERSION, RequestCode, ResponseCode, version_name
 from epochmq_protocol.errors import ConfigError, RequestError
 from epochmq_protocol.frame import Command, response
-from epochmq_protocol.headers import GetBrokerConfigResponseHeader, ViewBrokerStatsDataRequestHeader
+from epochmq_protocol.headers_admin import GetBrokerConfigResponseHeader, ViewBrokerStatsDataRequestHeader
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 from epochmq_store.message_store import MessageStore
 from epochmq_store.state_files.state_file_io import write_state_file

@@ -26,7 +26,7 @@ from epochmq_protocol.bodies import (
 from epochmq_protocol.codes import V3_1_8_SNAPSHOT, LanguageCode, RequestCode, ResponseCode
 from epochmq_protocol.errors import CallTimeoutError, EpochMQError, RequestError
 from epochmq_protocol.frame import Command, request, response
-from epochmq_protocol.headers import (
+from epochmq_protocol.headers_admin import (
     ConsumeMessageDirectlyResultRequestHeader,
     GetConsumerConnectionListRequestHeader,
     GetConsumerRunningInfoRequestHeader,

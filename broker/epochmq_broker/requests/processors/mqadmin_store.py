@@ -22,7 +22,10 @@ from epochmq_protocol.bodies import (
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
-from epochmq_protocol.headers import ExportRocksDBConfigToJsonRequestHeader, QueryConsumeQueueRequestHeader
+from epochmq_protocol.headers_admin import (
+    ExportRocksDBConfigToJsonRequestHeader,
+    QueryConsumeQueueRequestHeader,
+)
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 from epochmq_store.queues.batch_consume_queue import BatchConsumeQueue
 from epochmq_store.queues.consume_queue import ConsumeQueue

@@ -41,7 +41,7 @@ from epochmq_protocol.bodies import ConsumeType, MessageModel
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
-from epochmq_protocol.headers import PopMessageRequestHeader, PopMessageResponseHeader
+from epochmq_protocol.headers_client import PopMessageRequestHeader, PopMessageResponseHeader
 from epochmq_protocol.topics import pop_retry_topic
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 from epochmq_store.files.page_residency import NotResidentError

@@ -42,7 +42,7 @@ from epochmq_protocol.bodies import BatchAck, BatchAckMessageRequestBody, from_j
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
-from epochmq_protocol.headers import (
+from epochmq_protocol.headers_client import (
     AckMessageRequestHeader,
     ChangeInvisibleTimeRequestHeader,
     ChangeInvisibleTimeResponseHeader,

@@ -14,7 +14,7 @@ from epochmq_broker.writing.escape.message_sink import MessageSink
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
-from epochmq_protocol.headers import Header
+from epochmq_protocol.headers_base import Header
 from epochmq_protocol.subscription_groups import SubscriptionGroupConfig
 from epochmq_protocol.topics import PERM_READ, TopicConfig
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler

@@ -21,7 +21,7 @@ from epochmq_broker.services.pop.pop_long_polling import HeldPop, Polling, PopLo
 from epochmq_broker.services.pop.pop_service import PopService
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.frame import Command, response
-from epochmq_protocol.headers import (
+from epochmq_protocol.headers_client import (
     NotificationRequestHeader,
     NotificationResponseHeader,
     PeekMessageRequestHeader,

@@ -23,7 +23,7 @@ from epochmq_broker.tables.consumer_offsets import ConsumerOffsetTable
 from epochmq_broker.tables.filters.message_filter import MessageFilter
 from epochmq_broker.tables.stats import BROKER_CK_NUMS, GROUP_CK_NUMS, BrokerStats
 from epochmq_protocol import message as records
-from epochmq_protocol.headers import PopMessageRequestHeader
+from epochmq_protocol.headers_client import PopMessageRequestHeader
 from epochmq_protocol.message_const import PROPERTY_POP_CK
 from epochmq_protocol.topics import is_retry_topic
 from epochmq_store.message_store import MessageStore

@@ -56,7 +56,7 @@ from epochmq_protocol.frame import (
     response,
     response_code,
 )
-from epochmq_protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
+from epochmq_protocol.headers_client import PullMessageRequestHeader, PullMessageResponseHeader
 from epochmq_protocol.memory_limit import memory_bytes
 from epochmq_protocol.subscription_groups import SubscriptionGroupConfig
 from epochmq_protocol.topics import PERM_READ, TopicConfig

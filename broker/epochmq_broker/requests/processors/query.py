@@ -10,7 +10,7 @@ from epochmq_broker.services.compaction.compacted_reads import CompactedReads
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
-from epochmq_protocol.headers import (
+from epochmq_protocol.headers_client import (
     BoundaryType,
     GetEarliestMsgStoretimeRequestHeader,
     GetEarliestMsgStoretimeResponseHeader,

@@ -20,7 +20,7 @@ from epochmq_broker.writing.inner_message import InnerMessage
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
-from epochmq_protocol.headers import RecallMessageRequestHeader, RecallMessageResponseHeader
+from epochmq_protocol.headers_client import RecallMessageRequestHeader, RecallMessageResponseHeader
 from epochmq_protocol.message_const import (
     PROPERTY_BORN_TIMESTAMP,
     PROPERTY_MSG_REGION,

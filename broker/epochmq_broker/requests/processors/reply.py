@@ -14,10 +14,7 @@ from epochmq_protocol import message as records
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError, RequestError
 from epochmq_protocol.frame import Command, request, response
-from epochmq_protocol.headers import (
-    ReplyMessageRequestHeader,
-    SendMessageResponseHeader,
-)
+from epochmq_protocol.headers_client import ReplyMessageRequestHeader, SendMessageResponseHeader
 from epochmq_protocol.message_const import (
     PROPERTY_MESSAGE_REPLY_TO_CLIENT,
     PROPERTY_MSG_REGION,

@@ -21,7 +21,7 @@ from epochmq_protocol import message as records
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
-from epochmq_protocol.headers import ConsumerSendMsgBackRequestHeader
+from epochmq_protocol.headers_client import ConsumerSendMsgBackRequestHeader
 from epochmq_protocol.message import MessageExt
 from epochmq_protocol.message_const import (
     PROPERTY_DELAY_TIME_LEVEL,

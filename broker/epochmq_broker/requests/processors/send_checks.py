@@ -11,7 +11,7 @@ from epochmq_broker.tables.topics import SYS_FLAG_UNIT, SYS_FLAG_UNIT_SUB, Topic
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command
-from epochmq_protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
+from epochmq_protocol.headers_client import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from epochmq_protocol.topics import (
     INNER_PRODUCER_GROUP_PREFIX,
     PERM_WRITE,

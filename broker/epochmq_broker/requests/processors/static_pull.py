@@ -28,7 +28,7 @@ from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.fastpath import FastPullRequest
 from epochmq_protocol.frame import Command, encode, response
-from epochmq_protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
+from epochmq_protocol.headers_client import PullMessageRequestHeader, PullMessageResponseHeader
 from epochmq_protocol.topics import LogicQueueMappingItem
 from epochmq_protocol.transport.connection import OVERLOAD_REMARK, RemotingConnection
 

@@ -29,7 +29,7 @@ from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.fastjson import parse_int
 from epochmq_protocol.frame import Command, response
-from epochmq_protocol.headers import CreateTopicRequestHeader
+from epochmq_protocol.headers_admin import CreateTopicRequestHeader
 from epochmq_protocol.topics import (
     LogicQueueMappingItem,
     TopicConfig,

@@ -24,7 +24,7 @@ from epochmq_protocol.bodies_client import (
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.frame import Command, request
-from epochmq_protocol.headers import (
+from epochmq_protocol.headers_client import (
     PullMessageRequestHeader,
     PullMessageResponseHeader,
     UnregisterClientRequestHeader,

@@ -21,7 +21,7 @@ from epochmq_protocol import message_const as const
 from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.fastjson import parse_int
 from epochmq_protocol.frame import Command, request
-from epochmq_protocol.headers import CheckTransactionStateRequestHeader
+from epochmq_protocol.headers_client import CheckTransactionStateRequestHeader
 from epochmq_protocol.integers import LONG_MAX, LONG_MIN
 from epochmq_protocol.message import MessageExt
 from epochmq_protocol.topics import (

@@ -21,7 +21,7 @@ from epochmq_protocol.bodies import MessageQueue, TopicOffset, TopicStatsTable, 
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.frame import request
-from epochmq_protocol.headers import GetRouteInfoRequestHeader
+from epochmq_protocol.headers_namesrv import GetRouteInfoRequestHeader
 from epochmq_protocol.route import TopicRouteData
 from epochmq_protocol.topics import TopicConfigAndQueueMapping, TopicQueueMappingDetail
 

@@ -17,7 +17,7 @@ from epochmq_protocol import message as records
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.frame import Command, request
-from epochmq_protocol.headers import PullMessageRequestHeader
+from epochmq_protocol.headers_client import PullMessageRequestHeader
 from epochmq_protocol.message import MessageExt
 from epochmq_protocol.route import MASTER_ID, TopicRouteData
 from epochmq_protocol.transport.request_client import RequestClient

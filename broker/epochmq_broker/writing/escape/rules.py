@@ -38,7 +38,7 @@ from epochmq_protocol import message_const as const
 from epochmq_protocol.bodies import MessageQueue
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.frame import Command, request
-from epochmq_protocol.headers import SendMessageRequestHeaderV2
+from epochmq_protocol.headers_client import SendMessageRequestHeaderV2
 from epochmq_protocol.javahash import java_hash
 from epochmq_protocol.route import MASTER_ID, QueueData, TopicRouteData
 from epochmq_protocol.topics import (

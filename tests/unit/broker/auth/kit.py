@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from epochmq_protocol.bodies import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo, to_json
 from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.frame import Command
-from epochmq_protocol.headers import CreateAclRequestHeader, CreateUserRequestHeader
+from epochmq_protocol.headers_admin import CreateAclRequestHeader, CreateUserRequestHeader
 from epochmq_protocol.signatures import SessionCredentials, sign
 from tests.unit.broker.kit import Peer, command
 

@@ -12,7 +12,7 @@ from epochmq_protocol.bodies import HeartbeatData, LockBatchRequestBody, to_json
 from epochmq_protocol.bodies_client import ConsumerData
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.frame import FLAG_ONEWAY, Command
-from epochmq_protocol.headers import (
+from epochmq_protocol.headers_client import (
     ConsumerSendMsgBackRequestHeader,
     GetMaxOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,

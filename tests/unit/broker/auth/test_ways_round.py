@@ -24,10 +24,10 @@ from epochmq_protocol.bodies import (
 from epochmq_protocol.bodies_base import MessageQueue
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.frame import Command
-from epochmq_protocol.headers import (
+from epochmq_protocol.headers_admin import ResumeCheckHalfMessageRequestHeader
+from epochmq_protocol.headers_client import (
     ConsumerSendMsgBackRequestHeader,
     QueryMessageRequestHeader,
-    ResumeCheckHalfMessageRequestHeader,
     ViewMessageRequestHeader,
 )
 from epochmq_protocol.message import MessageExt

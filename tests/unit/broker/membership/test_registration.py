@@ -12,7 +12,7 @@ from epochmq_broker.membership import registration
 from epochmq_broker.tables.topics import topic_config
 from epochmq_protocol.bodies import from_json
 from epochmq_protocol.codes import RequestCode
-from epochmq_protocol.headers import RegisterBrokerRequestHeader, UnRegisterBrokerRequestHeader
+from epochmq_protocol.headers_namesrv import RegisterBrokerRequestHeader, UnRegisterBrokerRequestHeader
 from epochmq_protocol.topics import (
     DataVersion,
     LogicQueueMappingItem,

@@ -18,9 +18,9 @@ from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.fastjson import parse_int
 from epochmq_protocol.frame import Command
-from epochmq_protocol.headers import REQUESTS
 from epochmq_protocol.headers_base import Header
 from epochmq_protocol.integers import INT_MAX, INT_MIN
+from tests.support.header_classes import request_header
 
 TOPICS: Final = ("T", "ordered", "static", "later")
 GROUPS: Final = ("g", "h", "readers")
@@ -240,7 +240,7 @@ class RequestFuzzer:
 
     def _expected(self, code: Code, ext: dict[str, str]) -> frozenset[int]:
         """SYSTEM_ERROR alone if the header cannot be decoded: Java's decoder throws."""
-        header = header_of(code)
+        header = request_header(code)
         if code is Code.SET_COMMITLOG_READ_MODE:
             mode = parse_int(ext.get("READ_AHEAD_MODE", ""))
             if mode is None or not INT_MIN <= mode <= INT_MAX:
@@ -260,7 +260,7 @@ class RequestFuzzer:
     # Headers
 
     def _fields(self, code: Code) -> dict[str, str]:
-        header = header_of(code)
+        header = request_header(code)
         ext: dict[str, str] = {}
         if header is not None:
             for name, is_number, required in fields_of(header):
@@ -382,12 +382,6 @@ class RequestFuzzer:
         return chance.choice(
             (None, True, 0, -1, 2**31, 2**63, 1.5, "", "x" * 300, [], {}, [None], {"a": 1}, *_TEXTS[:12])
         )
-
-
-def header_of(code: Code) -> type[Header] | None:
-    """The class of a request's header; None without one."""
-    spec = REQUESTS.get(code)
-    return None if spec is None else spec.request
 
 
 @functools.cache

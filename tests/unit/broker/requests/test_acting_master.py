@@ -13,7 +13,7 @@ import pytest
 from epochmq_broker.membership.modes.acting import ActingMasterMode
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.frame import Command
-from epochmq_protocol.headers import ConsumerSendMsgBackRequestHeader
+from epochmq_protocol.headers_client import ConsumerSendMsgBackRequestHeader
 from epochmq_store.statuses import RunningFlags
 from tests.unit.broker.kit import HOST, Bench, command, pull_command, running, send_command
 

@@ -12,12 +12,11 @@ from epochmq_protocol import message as records
 from epochmq_protocol.bodies import QueryConsumeQueueResponseBody, from_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.frame import Command
-from epochmq_protocol.headers import (
+from epochmq_protocol.headers_admin import CreateTopicRequestHeader, QueryConsumeQueueRequestHeader
+from epochmq_protocol.headers_client import (
     ConsumerSendMsgBackRequestHeader,
-    CreateTopicRequestHeader,
     GetMaxOffsetRequestHeader,
     GetMinOffsetRequestHeader,
-    QueryConsumeQueueRequestHeader,
     SearchOffsetRequestHeader,
 )
 from epochmq_protocol.message import BatchElement, encode_batch

@@ -9,7 +9,7 @@ import pytest
 
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.frame import Command, request
-from epochmq_protocol.headers import (
+from epochmq_protocol.headers_client import (
     ConsumerSendMsgBackRequestHeader,
     GetMaxOffsetRequestHeader,
     QueryConsumerOffsetRequestHeader,

@@ -11,7 +11,7 @@ from epochmq_broker.requests.request_rules import REQUEST_RULES, codes_where
 from epochmq_broker.tables.topics import topic_config
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.frame import request
-from epochmq_protocol.headers import DeleteTopicRequestHeader
+from epochmq_protocol.headers_admin import DeleteTopicRequestHeader
 from tests.unit.broker.kit import running, send_command
 
 SLAVE = {"brokerId": "1", "brokerRole": "SLAVE"}

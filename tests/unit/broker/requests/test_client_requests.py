@@ -24,7 +24,7 @@ from epochmq_protocol.bodies import (
 )
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.frame import Command
-from epochmq_protocol.headers import (
+from epochmq_protocol.headers_client import (
     GetConsumerListByGroupRequestHeader,
     QueryConsumerOffsetRequestHeader,
     UnregisterClientRequestHeader,

@@ -13,7 +13,7 @@ from epochmq_broker.config.clock import now_ms
 from epochmq_broker.tables.light_tables import LightBrokerStats, LightConsumerOffsetTable
 from epochmq_protocol import message as records
 from epochmq_protocol.codes import RequestCode, ResponseCode
-from epochmq_protocol.headers import UpdateConsumerOffsetRequestHeader
+from epochmq_protocol.headers_client import UpdateConsumerOffsetRequestHeader
 from epochmq_protocol.message import BatchElement, crc_property, encode_batch
 from tests.unit.broker.kit import UNIQ_KEY, Bench, command, pull_command, running, send_command, until
 

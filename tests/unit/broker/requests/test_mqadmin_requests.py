@@ -32,7 +32,7 @@ from epochmq_protocol.bodies import (
 )
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.frame import Command, encode, response
-from epochmq_protocol.headers import (
+from epochmq_protocol.headers_admin import (
     CloneGroupOffsetRequestHeader,
     ConsumeMessageDirectlyResultRequestHeader,
     CreateTopicRequestHeader,
@@ -41,7 +41,6 @@ from epochmq_protocol.headers import (
     GetConsumerRunningInfoRequestHeader,
     GetConsumerStatusRequestHeader,
     GetConsumeStatsRequestHeader,
-    Header,
     QueryConsumeQueueRequestHeader,
     QueryConsumeTimeSpanRequestHeader,
     QueryCorrectionOffsetHeader,
@@ -52,6 +51,7 @@ from epochmq_protocol.headers import (
     UpdateGroupForbiddenRequestHeader,
     ViewBrokerStatsDataRequestHeader,
 )
+from epochmq_protocol.headers_base import Header
 from epochmq_protocol.topics import TopicConfig
 from tests.unit.broker.kit import Bench, Peer, command, running, send_command
 

@@ -9,7 +9,7 @@ import pytest
 
 from epochmq_protocol import message as records
 from epochmq_protocol.codes import RequestCode, ResponseCode
-from epochmq_protocol.headers import (
+from epochmq_protocol.headers_client import (
     BoundaryType,
     GetEarliestMsgStoretimeRequestHeader,
     GetMaxOffsetRequestHeader,

@@ -12,7 +12,7 @@ from epochmq_broker.services.timer.recall_handle import RecallHandle
 from epochmq_protocol import message as records
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.frame import Command, request
-from epochmq_protocol.headers import RecallMessageRequestHeader
+from epochmq_protocol.headers_client import RecallMessageRequestHeader
 from tests.unit.broker.kit import UNIQ_KEY, Bench, running, send_command, until
 
 TIMER = "rmq_sys_wheel_timer"

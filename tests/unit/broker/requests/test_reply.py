@@ -11,7 +11,7 @@ from epochmq_protocol import message as records
 from epochmq_protocol.bodies import HeartbeatData, ProducerData, to_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.frame import Command, encode, request, response
-from epochmq_protocol.headers import (
+from epochmq_protocol.headers_client import (
     ReplyMessageRequestHeader,
     SendMessageRequestHeader,
     SendMessageRequestHeaderV2,

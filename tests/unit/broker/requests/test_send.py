@@ -15,7 +15,7 @@ from epochmq_protocol import message as records
 from epochmq_protocol.bodies import MessageQueue
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.frame import FLAG_ONEWAY, Command, request
-from epochmq_protocol.headers import SendMessageRequestHeader
+from epochmq_protocol.headers_client import SendMessageRequestHeader
 from epochmq_protocol.message import BatchElement, encode_batch
 from epochmq_protocol.topics import TopicFilterType
 from epochmq_store.statuses import RunningFlags

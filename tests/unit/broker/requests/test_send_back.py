@@ -13,7 +13,7 @@ import pytest
 from epochmq_protocol import message as records
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.frame import Command
-from epochmq_protocol.headers import ConsumerSendMsgBackRequestHeader
+from epochmq_protocol.headers_client import ConsumerSendMsgBackRequestHeader
 from tests.unit.broker.kit import UNIQ_KEY, Bench, command, running, send_command
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"

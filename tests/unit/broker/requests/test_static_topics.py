@@ -17,10 +17,9 @@ from epochmq_protocol.bodies import from_json, to_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
-from epochmq_protocol.headers import (
-    CreateTopicRequestHeader,
+from epochmq_protocol.headers_admin import CreateTopicRequestHeader, GetTopicConfigRequestHeader
+from epochmq_protocol.headers_client import (
     GetMaxOffsetRequestHeader,
-    GetTopicConfigRequestHeader,
     QueryConsumerOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )

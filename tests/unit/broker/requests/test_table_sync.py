@@ -9,7 +9,7 @@ from typing import Any, cast
 from epochmq_broker.requests.processors.table_sync import TableSyncProcessor
 from epochmq_protocol.bodies import ConsumeStatsList, from_json
 from epochmq_protocol.codes import RequestCode
-from epochmq_protocol.headers import GetConsumeStatsInBrokerHeader
+from epochmq_protocol.headers_admin import GetConsumeStatsInBrokerHeader
 from epochmq_protocol.transport.connection import RemotingConnection
 from tests.unit.broker.kit import Bench, command, pull_command, running, send_command
 

@@ -18,7 +18,7 @@ from epochmq_protocol import message as records
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command
-from epochmq_protocol.headers import (
+from epochmq_protocol.headers_client import (
     BoundaryType,
     QueryMessageRequestHeader,
     SearchOffsetRequestHeader,

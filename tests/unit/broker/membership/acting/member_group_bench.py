@@ -12,7 +12,7 @@ from epochmq_protocol.bodies import to_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import CallTimeoutError
 from epochmq_protocol.frame import Command, response
-from epochmq_protocol.headers import (
+from epochmq_protocol.headers_controller import (
     ExchangeHAInfoResponseHeader,
     NotifyMinBrokerIdChangeRequestHeader,
 )

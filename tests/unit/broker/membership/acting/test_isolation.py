@@ -14,11 +14,8 @@ from epochmq_broker.requests.pipeline import compose
 from epochmq_protocol.bodies import HARuntimeInfo, LockBatchRequestBody, from_json, to_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.frame import Command
-from epochmq_protocol.headers import (
-    ExchangeHAInfoRequestHeader,
-    ExchangeHAInfoResponseHeader,
-    QueryConsumerOffsetRequestHeader,
-)
+from epochmq_protocol.headers_client import QueryConsumerOffsetRequestHeader
+from epochmq_protocol.headers_controller import ExchangeHAInfoRequestHeader, ExchangeHAInfoResponseHeader
 from epochmq_protocol.transport.request_dispatcher import RequestDispatcher
 from tests.support.net import free_port
 from tests.unit.broker.kit import HOST, Bench, Peer, command, pull_command, running, send_command

@@ -6,10 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from epochmq_protocol.headers import (
-    NotifyMinBrokerIdChangeRequestHeader,
-    RegisterBrokerResponseHeader,
-)
+from epochmq_protocol.headers_controller import NotifyMinBrokerIdChangeRequestHeader
+from epochmq_protocol.headers_namesrv import RegisterBrokerResponseHeader
 from tests.unit.broker.kit import until
 from tests.unit.broker.membership.acting.member_group_bench import (
     ALL,

@@ -14,7 +14,7 @@ from epochmq_broker.membership.controlled.state_machine_types import MasterView
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import CallTimeoutError
 from epochmq_protocol.frame import Command, response
-from epochmq_protocol.headers import ExchangeHAInfoResponseHeader
+from epochmq_protocol.headers_controller import ExchangeHAInfoResponseHeader
 from tests.unit.broker.replication.ha.broker_node import until
 
 MASTER, HA_ADDRESS = "10.0.0.1:10911", "10.0.0.1:10912"

@@ -18,10 +18,8 @@ from epochmq_protocol import message as records
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.frame import Command
-from epochmq_protocol.headers import (
-    DeleteTopicRequestHeader,
-    PullMessageResponseHeader,
-)
+from epochmq_protocol.headers_admin import DeleteTopicRequestHeader
+from epochmq_protocol.headers_client import PullMessageResponseHeader
 from epochmq_protocol.topics import TopicConfig
 from tests.support.compaction_bench import SETTINGS, TOPIC, create, queue_of, send
 from tests.unit.broker.kit import Bench, Peer, command, pull_command, running, send_command, until

@@ -14,7 +14,7 @@ from epochmq_protocol.bodies import to_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, request
-from epochmq_protocol.headers import PeekMessageRequestHeader
+from epochmq_protocol.headers_client import PeekMessageRequestHeader
 from epochmq_protocol.message import decode_records
 from epochmq_protocol.subscription_groups import SubscriptionGroupConfig
 from tests.support.compaction_bench import SETTINGS, TOPIC, create, queue_of, send

@@ -10,7 +10,7 @@ from typing import Any
 
 from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.frame import Command, request
-from epochmq_protocol.headers import (
+from epochmq_protocol.headers_client import (
     AckMessageRequestHeader,
     ChangeInvisibleTimeRequestHeader,
     PopMessageRequestHeader,

@@ -14,9 +14,7 @@ from epochmq_broker.tables.topics import topic_config
 from epochmq_protocol.bodies import BatchAck, BatchAckMessageRequestBody, to_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.frame import request
-from epochmq_protocol.headers import (
-    ChangeInvisibleTimeResponseHeader,
-)
+from epochmq_protocol.headers_client import ChangeInvisibleTimeResponseHeader
 from epochmq_protocol.message import BatchElement, decode_records, encode_batch, parse_properties
 from epochmq_store.statuses import RunningFlags
 from tests.unit.broker.kit import UNIQ_KEY, Bench, bodies, running, send_command, until

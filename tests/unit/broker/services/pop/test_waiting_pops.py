@@ -11,7 +11,7 @@ from epochmq_broker.requests.processors import pop as pop_processor
 from epochmq_broker.services.pop import pop_long_polling
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.frame import request
-from epochmq_protocol.headers import (
+from epochmq_protocol.headers_client import (
     NotificationRequestHeader,
     PeekMessageRequestHeader,
     PollingInfoRequestHeader,

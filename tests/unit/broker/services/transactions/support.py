@@ -12,7 +12,7 @@ from epochmq_protocol import message as records
 from epochmq_protocol.bodies import HeartbeatData, ProducerData, to_json
 from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.frame import Command, request
-from epochmq_protocol.headers import EndTransactionRequestHeader, HeartbeatRequestHeader
+from epochmq_protocol.headers_client import EndTransactionRequestHeader, HeartbeatRequestHeader
 from epochmq_protocol.message import MessageExt
 from tests.unit.broker.kit import UNIQ_KEY, Bench, Peer, send_command
 

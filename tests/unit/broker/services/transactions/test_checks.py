@@ -12,7 +12,7 @@ from epochmq_broker.writing.inner_message import InnerMessage, PutResult
 from epochmq_protocol import message as records
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RequestError
-from epochmq_protocol.headers import CheckTransactionStateRequestHeader
+from epochmq_protocol.headers_client import CheckTransactionStateRequestHeader
 from epochmq_store.files.page_residency import NotResidentError
 from epochmq_store.statuses import GetResult, RunningFlags
 from tests.unit.broker.kit import UNIQ_KEY, Bench, running, until

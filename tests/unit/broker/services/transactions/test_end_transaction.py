@@ -12,11 +12,8 @@ from hypothesis import strategies as st
 from epochmq_protocol import message as records
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.frame import request
-from epochmq_protocol.headers import (
-    ResumeCheckHalfMessageRequestHeader,
-    SendMessageRequestHeader,
-    SendMessageRequestHeaderV2,
-)
+from epochmq_protocol.headers_admin import ResumeCheckHalfMessageRequestHeader
+from epochmq_protocol.headers_client import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from epochmq_store.statuses import PutStatus, RunningFlags
 from tests.unit.broker.kit import BORN_MS, HOST, UNIQ_KEY, Bench, running, send_command, until
 from tests.unit.broker.services.transactions.support import (

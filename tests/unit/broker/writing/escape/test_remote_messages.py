@@ -12,7 +12,7 @@ from epochmq_protocol import message as records
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import CallTimeoutError
 from epochmq_protocol.frame import Command, response
-from epochmq_protocol.headers import PullMessageRequestHeader
+from epochmq_protocol.headers_client import PullMessageRequestHeader
 from epochmq_protocol.message import MessageExt
 from epochmq_protocol.route import BrokerData, TopicRouteData
 

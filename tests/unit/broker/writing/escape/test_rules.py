@@ -8,7 +8,7 @@ from epochmq_broker.writing.inner_message import InnerMessage
 from epochmq_protocol import message as records
 from epochmq_protocol.bodies import MessageQueue
 from epochmq_protocol.codes import ResponseCode
-from epochmq_protocol.headers import SendMessageRequestHeaderV2
+from epochmq_protocol.headers_client import SendMessageRequestHeaderV2
 from epochmq_protocol.route import BrokerData, QueueData, TopicRouteData
 from epochmq_protocol.topics import RMQ_SYS_TRANS_HALF_TOPIC, TopicQueueMappingInfo
 

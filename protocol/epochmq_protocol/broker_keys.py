@@ -1,10 +1,74 @@
-"""Lists the keys of the Java broker's configuration (5.3.3) that are not fields of `BrokerConfig`.
+"""Says which keys of a broker may change while it runs, and which of RocketMQ's keys have no effect.
 
 The names are those of BrokerConfig, BrokerIdentity, MessageStoreConfig, NettyServerConfig, NettyClientConfig
-and AuthConfig, which the Java broker fills from one file.
-"""
+and AuthConfig (5.3.3), which the Java broker fills from one file. A running broker rejects a change of a
+fixed key; the operator restarts pods for it."""
 
 from __future__ import annotations
+
+_CHANGEABLE_NAMES = """
+    accessMessageInMemoryHotRatio accessMessageInMemoryMaxRatio aclEnable allAckInSyncStateSet
+    allowRecallWhenBrokerNotWriteable asyncLearner autoCreateSubscriptionGroup autoCreateTopicEnable
+    brokerElectionPriority brokerFastFailureEnable brokerHeartbeatInterval brokerNotActiveTimeoutMillis
+    brokerPermission brokerTopicEnable cgColdReadThreshold channelExpiredTimeout checkCRCOnRecover
+    checkSyncStateSetPeriod cleanFileForciblyEnable cleanResourceInterval clearRetryTopicWhenDeleteTopic
+    clusterTopicEnable coldCtrStrategyEnable coldDataFlowControlEnable coldDataScanEnable
+    compactionScheduleInternal compatibleWithOldNameSrv configBlackList consumerOffsetUpdateVersionStep
+    controllerAddr controllerHeartBeatTimeoutMills dataReadAheadEnable defaultMessageRequestMode
+    defaultPopShareQueueNum defaultQueryMaxNum defaultTopicQueueNums delayOffsetUpdateVersionStep
+    deleteCommitLogFilesInterval deleteConsumeQueueFilesInterval deleteFileBatchMax deleteWhen
+    destroyMapedFileIntervalForcibly diskMaxUsedSpaceRatio diskSpaceCleanForciblyRatio
+    diskSpaceWarningLevelRatio enableAutoInSyncReplicas enableCalcFilterBitMap enableConsumeQueueExt
+    enableCreateSysGroup enableLmqStats enableMixedMessageType enableNotifyAfterPopOrderLockRelease
+    enablePopBatchAck enablePopBufferMerge enablePopMessageThreshold enablePropertyFilter
+    enableRegisterProducer enableRemoteEscape enableRetryTopicV2 enableScheduleMessageStats
+    enableSkipLongAwaitingAck estimateAccumulation expectConsumerNumUseFilter externalIP externalPort
+    fetchControllerAddrByDnsLookup fetchNameSrvAddrByDnsLookup fileReservedTime filterDataCleanTimeSpan
+    filterSupportRetry flushCommitLogLeastPages flushCommitLogThoroughInterval
+    flushConsumeQueueLeastPages flushConsumeQueueThoroughInterval flushConsumerOffsetInterval
+    flushDelayOffsetInterval flushDiskType flushIntervalCommitLog flushIntervalConsumeQueue
+    forceRegister forceVerifyPropCRC forwardTimeout globalColdReadThreshold haFlowControlEnable
+    haHousekeepingInterval haMasterAddress haMaxGapNotInSync haMaxTimeSlaveNotCatchup
+    haSendHeartbeatInterval haTransferBatchSize initPopOffsetByCheckMsgInMem inSyncReplicas
+    litePullMessageEnable loadBalancePollNameServerInterval lockInStrictMode longPollingEnable
+    mappedFileSizeConsumeQueueExt mapperFileSizeBatchConsumeQueue maxErrorRateOfBloomFilter
+    maxConsumeQueueScan maxFilterMessageSize maxGroupsPerHeartbeat maxHaTransferByteInSecond
+    maxLmqConsumeQueueNum maxMessageSize maxMsgsNumBatch maxOffsetMapSize maxPopPollingSize maxQueuesPerLock
+    maxSubscriptionsPerHeartbeat maxTransferBytesOnMessageInDisk maxTransferBytesOnMessageInMemory
+    maxTransferCountOnMessageInDisk maxTransferCountOnMessageInMemory messageIndexEnable
+    messageIndexSafe migrateAuthFromV1Enabled minInSyncReplicas msgTraceTopicName namesrvAddr
+    notifyConsumerIdsChangedEnable offsetCheckInSlave osPageCacheBusyTimeOutMills popCkMaxBufferSize
+    popCkOffsetMaxQueueSize popCkStayBufferTime popCkStayBufferTimeOut popFromRetryProbability
+    popFromRetryProbabilityForPriority popInflightMessageThreshold popLongPollingForceNotifyInterval
+    popPollingMapSize popPollingSize popResponseReturnActualRetryTopic priorityOrderAsc recallMessageEnable
+    redeleteHangedFileInterval regionId
+    registerBrokerTimeoutMills registerNameServerPeriod rejectPullConsumerEnable rejectSystemTopicSends
+    rejectTransactionMessage retrieveMessageFromPopRetryTopicV1 reviveAckWaitMs reviveInterval
+    reviveQueueNum sampleCountThreshold sampleSteps scrubBytesPerSecond scrubPassIntervalMs
+    sendHeartbeatTimeoutMillis
+    serverLoadBalancerEnable shortPollingTimeMills skipPreOnline skipWhenCKRePutReachMaxTimes
+    slaveReadEnable slaveTimeout startAcceptSendRequestTimeStamp
+    statefulAuthenticationCacheExpiredSecond statefulAuthorizationCacheExpiredSecond
+    storeReplyMessageEnable subscriptionExpiredTimeout syncBrokerMemberGroupPeriod
+    syncBrokerMetadataPeriod syncControllerMetadataPeriod syncFlushTimeout syncFromLastFile
+    syncMasterFlushOffsetWhenStartup timerColdDataCheckIntervalMs timerCongestNumEachSlot
+    timerFlushIntervalMs timerMaxDelaySec timerRollWindowSlot timerStopDequeue timerStopEnqueue
+    totalReplicas traceOn traceTopicEnable transactionCheckInterval transactionCheckMax
+    transactionMetricFlushInterval transactionOpBatchInterval transactionOpMsgMaxSize transactionTimeOut
+    updateNameServerAddrPeriod usePIDColdCtrStrategy useServerSideResetOffset
+    validateSystemTopicWhenUpdateTopic waitTimeMillsInAckQueue waitTimeMillsInAdminBrokerQueue
+    waitTimeMillsInHeartbeatQueue waitTimeMillsInLitePullQueue waitTimeMillsInPullQueue
+    waitTimeMillsInSendQueue waitTimeMillsInTransactionQueue warmMapedFileEnable
+"""
+
+CHANGEABLE_BROKER_KEYS: frozenset[str] = frozenset(_CHANGEABLE_NAMES.split())
+"""The keys that may change while a broker runs. Any other key of a broker is fixed, a new one too. Keys that
+name a file of the broker are never among these: whoever may change settings could let the broker read or
+write any file."""
+
+DLEDGER_MEMBER_KEYS: frozenset[str] = frozenset({"dLegerPeers", "joinDLedgerGroup"})
+"""The fixed keys that name the members of a DLedger group, and count only until the group's log names them. A
+running broker needs no other values: it keeps its own when it applies a whole file."""
 
 _FALSE = ("false", "")
 _OTHER_REPLICATION = "this broker replicates through the HA service only"
@@ -17,7 +81,7 @@ REJECTED_UNLESS: dict[str, tuple[tuple[str, ...], str]] = {
 }
 """key → (the accepted values, which change nothing; why others are rejected)."""
 
-_NAMES = """
+_NAMES_WITHOUT_EFFECT = """
     accountStatsEnable accountStatsPrintZeroValues ackMessageThreadPoolNums
     ackThreadPoolQueueCapacity aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond
     adminBrokerThreadPoolNums adminBrokerThreadPoolQueueCapacity
@@ -100,6 +164,12 @@ _NAMES = """
     wakeFlushWhenPutMessage writeBufferHighWaterMark writeBufferLowWaterMark
 """
 
-WITHOUT_EFFECT: frozenset[str] = frozenset(_NAMES.split())
+WITHOUT_EFFECT: frozenset[str] = frozenset(_NAMES_WITHOUT_EFFECT.split())
 """Accepted and shown by GET_BROKER_CONFIG. They concern things that this broker does not have: thread pools,
 caches, exporters. Requests for these are rejected."""
+
+
+def is_fixed(key: str) -> bool:
+    """Whether a broker reads this key once, at the start. RocketMQ accepts a change of such a key, shows the
+    new value and continues with the old one."""
+    return key not in CHANGEABLE_BROKER_KEYS and key not in WITHOUT_EFFECT and key not in REJECTED_UNLESS
