@@ -17,12 +17,12 @@ from epochmq_spark import (
     audit_state,
     bounded_tables,
     compared_queues,
+    differing_digests,
     drill_down,
     one_sided_messages,
     scan_progress,
     schemas,
     store_layout,
-    suspects,
     volume_client,
 )
 from epochmq_spark.audit_state import AuditState
@@ -93,9 +93,10 @@ def run(
     counts = _read_files(spark, state, replicas, summary)
     kinds = {row["kind"] for row in counts}
     progress("comparing the replicas' logs")
-    blocks, parts = suspects.differing_blocks(spark, state, summary), suspects.differing_parts(summary)
-    differing = suspects.count(blocks, parts)
-    logs = _compare_blocks(state, blocks) if suspects.BLOCKS in differing else None
+    blocks = differing_digests.differing_blocks(spark, state, summary)
+    parts = differing_digests.differing_parts(summary)
+    differing = differing_digests.count(blocks, parts)
+    logs = _compare_blocks(state, blocks) if differing_digests.BLOCKS in differing else None
     of_driver = state.findings + audit_state.compare_replicas(state, _diverged(logs), metadata)
     if logs is not None:
         of_driver += describe_histories(one_sided_messages.ranges_of(logs))
@@ -104,9 +105,9 @@ def run(
     tables += [logs] if logs is not None else []
     tables += _rows_as_findings(summary, kinds)
     compared = {
-        suspects.QUEUES: _compare_queues,
-        suspects.ENTRIES: _compare_entries,
-        suspects.KEYS: _compare_keys,
+        differing_digests.QUEUES: _compare_queues,
+        differing_digests.ENTRIES: _compare_entries,
+        differing_digests.KEYS: _compare_keys,
     }
     # What is equal everywhere takes no part in the query: Spark would plan and compile it for nothing.
     tables += [

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from epochmq.console.access_guard import is_loopback
 from epochmq.console.cluster_facts import LiveClusterFacts
 from epochmq.console.rate_samples import SampleRing
 from epochmq.console.sampler import sample_forever
-from epochmq.console.web_app import is_loopback, make_console
+from epochmq.console.web_app import make_console
 from epochmq.exits import ExitCode, UsageError
 from epochmq.verbs.target import NameserverTarget
 from epochmq_protocol.errors import ConfigError

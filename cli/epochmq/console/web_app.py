@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import ipaddress
 import secrets
 from collections.abc import Awaitable, Callable
 from typing import Final
-from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, PlainTextResponse
+from fastapi.responses import HTMLResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
+from epochmq.console.access_guard import rejection
 from epochmq.console.change_pages import ChangePages, FormRejectedError
 from epochmq.console.cluster_facts import ClusterFacts
 from epochmq.console.cluster_pages import ClusterPages
@@ -23,8 +20,6 @@ from epochmq.console.page_renderer import ERRORS, FILES, PageRenderer
 from epochmq.console.rate_samples import SampleRing
 from epochmq.console.topic_pages import TopicPages
 
-QUERY_MAX: Final = 2000
-"""Characters of a request's query."""
 HEADERS: Final = {
     "Content-Security-Policy": (
         "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"
@@ -34,30 +29,6 @@ HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the host."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def given_token(header: str) -> str:
-    """The token of an `Authorization` header: that of `Bearer`, or the password of `Basic`, for which
-    browsers ask. Empty if there is none."""
-    scheme, _, value = header.partition(" ")
-    if scheme.lower() == "bearer":
-        return value.strip()
-    if scheme.lower() != "basic":
-        return ""
-    try:
-        return base64.b64decode(value.strip(), validate=True).decode().partition(":")[2]
-    except (binascii.Error, UnicodeDecodeError, ValueError):
-        return ""
 
 
 def make_console(
@@ -138,25 +109,3 @@ def _add_error_pages(app: FastAPI, renderer: PageRenderer) -> None:
         names = ", ".join(str(one["loc"][-1]) for one in error.errors())
         text = f"The address of this page lacks a value, or has a wrong one: {names}."
         return renderer.show("error.html", 400, title="This cannot be shown", text=text)
-
-
-def rejection(request: Request, accepts: Callable[[str], bool] | None) -> Response | None:
-    """The response to a request that is not served; None if it is."""
-    if len(request.url.query) > QUERY_MAX:
-        return PlainTextResponse("the query is too long\n", 414)
-    if accepts is None:
-        try:
-            host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
-        except ValueError:
-            host = ""
-        if not is_loopback(host):
-            return PlainTextResponse(
-                "this console serves its own machine: use http://127.0.0.1 or http://localhost\n", 421
-            )
-    elif not accepts(given_token(request.headers.get("authorization", ""))):
-        return PlainTextResponse(
-            "this console needs a token: give it as the password, with any user name\n",
-            401,
-            {"WWW-Authenticate": 'Basic realm="EpochMQ console", charset="UTF-8"'},
-        )
-    return None

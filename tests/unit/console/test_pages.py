@@ -12,8 +12,9 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from epochmq.console.access_guard import given_token, is_loopback
 from epochmq.console.page_views import SHOWN_BYTES_MAX, body_view
-from epochmq.console.web_app import given_token, is_loopback, make_console
+from epochmq.console.web_app import make_console
 from epochmq.exits import UsageError
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import ConnectError, RequestError
