@@ -37,7 +37,7 @@ from epochmq_protocol.dledger import DLedgerRequestCode
 from epochmq_protocol.frame import Command
 from epochmq_protocol.member_requests import BROKER_REQUESTS, MemberCode
 from epochmq_protocol.replica_control import ReplicaControlCode
-from epochmq_protocol.topics import TopicConfig
+from epochmq_protocol.topics import TopicConfig, TopicQueueMappingDetail
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "develop" / "access-matrix.md"
 CLUSTER: Final = "CLUSTER"
@@ -71,6 +71,7 @@ BODIES: Final[dict[int, bytes]] = {
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: to_json(
         CreateTopicListRequestBody(topic_config_list=[TopicConfig(topic_name=_TOPIC)])
     ),
+    RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: to_json(TopicQueueMappingDetail(topic=_TOPIC)),
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: to_json(_GROUP_CONFIG),
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: to_json(
         SubscriptionGroupList(group_config_list=[_GROUP_CONFIG])
@@ -180,7 +181,8 @@ which is RocketMQ's. A request of members needs a
 {brokers}
 
 A send as `InnerProducerGroup_…` also needs Update on the cluster. A send to light queues needs Pub on each of
-them. A code without a row needs Update on the cluster.
+them, and one that deletes timer messages Pub on their topics. A code without a row needs Update on the
+cluster.
 
 ## Nameservers
 

@@ -123,6 +123,18 @@ class AccessControl:
         is_super = user is not None and user.is_super
         return not is_super and command.code not in self.settings.unauthorized_codes
 
+    def trusts_with_accounts(self, command: Command) -> bool:
+        """Whether the sender of a request about users may see their passwords, and may change users while
+        authentication is not enabled yet: a super user, whose signature is valid. Without aclStrict, and
+        while neither authentication is enabled nor a super user exists, everybody."""
+        settings, users = self.settings, self._metadata.users
+        if not settings.strict:
+            return True
+        if not settings.authentication and not any(user.is_super for user in users.values()):
+            return True
+        user = users.get(claimed_username(command) or "")
+        return user is not None and user.is_super and reason_for_rejection(command, users) is None
+
     def may_publish(self, connection: IdentifiedChannel, topic: str) -> bool:
         """Whether a user who sent a heartbeat on the connection may publish to the topic. Without aclStrict,
         every connection may."""

@@ -11,12 +11,15 @@ requests these are stricter:
   consume as that group, may use it.
 - A send as `InnerProducerGroup_…`, which skips the checks of sends, needs the right to change the cluster.
 - A send that names light queues (INNER_MULTI_DISPATCH) needs the right to publish to each.
+- A send that deletes timer messages (TIMER_DEL_UNIQKEY) needs the right to publish to their topics.
+- A static topic's mapping names its topic in the body, too: both need the right.
 
 What a request about a stored message needs depends on the message: `RECORD_CODES`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
@@ -40,8 +43,13 @@ from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.errors import BodyError
 from epochmq_protocol.frame import Command
 from epochmq_protocol.message import parse_properties
-from epochmq_protocol.message_const import PROPERTY_INNER_MULTI_DISPATCH
-from epochmq_protocol.topics import INNER_PRODUCER_GROUP_PREFIX, is_retry_topic, retry_topic
+from epochmq_protocol.message_const import PROPERTY_INNER_MULTI_DISPATCH, PROPERTY_TIMER_DEL_UNIQKEY
+from epochmq_protocol.topics import (
+    INNER_PRODUCER_GROUP_PREFIX,
+    TopicQueueMappingDetail,
+    is_retry_topic,
+    retry_topic,
+)
 
 _Fields = Mapping[str, str]
 Derive = Callable[[_Fields, bytes, str], list[RequestedAccess]]
@@ -60,6 +68,12 @@ its group for a message of a retry topic."""
 _GET, _UPDATE, _CREATE = (Action.GET,), (Action.UPDATE,), (Action.CREATE,)
 _PUB, _SUB = (Action.PUB,), (Action.SUB,)
 _SUB_GET, _SUB_UPDATE = (Action.SUB, Action.GET), (Action.SUB, Action.UPDATE)
+
+
+_DELETION: Final = re.compile(rf"{PROPERTY_TIMER_DEL_UNIQKEY}\x01([^\x01\x02+]*)\+".encode())
+"""The property that deletes a timer message: the topic of that message, a plus sign, and its key."""
+DELETED_TOPICS_MAX: Final = 64
+"""Topics whose timer messages one batch may delete without the right for the cluster."""
 
 
 def strict_access(command: Command, cluster: str) -> list[RequestedAccess]:
@@ -156,8 +170,8 @@ def _batch_ack(_fields: _Fields, body: bytes, cluster: str) -> list[RequestedAcc
     return list(found) or _cluster(cluster, _SUB)
 
 
-def _send(topic_field: str, group_field: str, properties_field: str) -> Derive:
-    def derive(fields: _Fields, _body: bytes, cluster: str) -> list[RequestedAccess]:
+def _send(topic_field: str, group_field: str, properties_field: str, batch_field: str) -> Derive:
+    def derive(fields: _Fields, body: bytes, cluster: str) -> list[RequestedAccess]:
         topic = fields.get(topic_field)
         retry = topic is not None and is_retry_topic(topic)
         found = _topics([topic], _SUB if retry else _PUB)
@@ -167,14 +181,35 @@ def _send(topic_field: str, group_field: str, properties_field: str) -> Derive:
         if PROPERTY_INNER_MULTI_DISPATCH in properties:
             queues = parse_properties(properties).get(PROPERTY_INNER_MULTI_DISPATCH, "")
             found += _topics((name for name in queues.split(",") if name), _PUB)
+        if PROPERTY_TIMER_DEL_UNIQKEY in properties:
+            found += _deletions(properties.encode("utf-8", "replace"), cluster)
+        if fields.get(batch_field, "").strip().lower() == "true":
+            found += _deletions(body, cluster)  # each message of a batch has properties of its own
         return found
 
     return derive
 
 
+def _deletions(data: bytes, cluster: str) -> list[RequestedAccess]:
+    """What the deletions of timer messages in these properties ask for."""
+    names: set[str] = set()
+    for match in _DELETION.finditer(data):
+        names.add(match[1].decode("utf-8", "replace"))
+        if len(names) > DELETED_TOPICS_MAX:
+            return _cluster(cluster, _UPDATE)
+    return _topics(sorted(names), _PUB)
+
+
 def _topic_list(_fields: _Fields, body: bytes, cluster: str) -> list[RequestedAccess]:
     topics = from_json(CreateTopicListRequestBody, body).topic_config_list
     return _topics((one.topic_name for one in topics), _CREATE) or _cluster(cluster, _UPDATE)
+
+
+def _static_topic(fields: _Fields, body: bytes, _cluster_name: str) -> list[RequestedAccess]:
+    names = [fields.get("topic")]
+    if body:
+        names.append(from_json(TopicQueueMappingDetail, body).topic)
+    return _topics(names, _CREATE)
 
 
 def _group_config(_fields: _Fields, body: bytes, _cluster_name: str) -> list[RequestedAccess]:
@@ -211,7 +246,8 @@ def _clone(fields: _Fields, _body: bytes, _cluster_name: str) -> list[RequestedA
 
 
 _READ, _CHANGE = _of_cluster(Action.GET), _of_cluster(Action.UPDATE)
-_LONG_SEND, _SHORT_SEND = _send("topic", "producerGroup", "properties"), _send("b", "a", "i")
+_LONG_SEND = _send("topic", "producerGroup", "properties", "batch")
+_SHORT_SEND = _send("b", "a", "i", "m")
 
 STRICT: Final[dict[int, Derive]] = {
     RequestCode.SEND_MESSAGE: _LONG_SEND,
@@ -232,9 +268,7 @@ STRICT: Final[dict[int, Derive]] = {
     RequestCode.SET_MESSAGE_REQUEST_MODE: _request_mode,
     RequestCode.CLONE_GROUP_OFFSET: _clone,
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: _topic_list,
-    RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: lambda fields, _body, _cluster_name: _topics(
-        [fields.get("topic")], _CREATE
-    ),
+    RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: _static_topic,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _group_config,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _group_list,
     RequestCode.UPDATE_BROKER_CONFIG: _CHANGE,

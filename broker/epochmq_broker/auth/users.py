@@ -41,11 +41,11 @@ class User(msgspec.Struct, frozen=True):
         """Whether the user may do everything."""
         return self.user_type is UserType.SUPER
 
-    def info(self) -> UserInfo:
+    def info(self, *, with_password: bool = True) -> UserInfo:
         """The user as requests carry it."""
         return UserInfo(
             username=self.username,
-            password=self.password,
+            password=self.password if with_password else None,
             user_type=self.user_type.value,
             user_status=self.user_status.value,
         )

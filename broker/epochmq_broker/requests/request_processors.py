@@ -196,7 +196,10 @@ class RequestProcessors:
             **acting_master.handlers(),
             **control.handlers(),
             **AuthAdminProcessor(
-                live, tables.auth, lambda: components.slave_sync.master is not None
+                live,
+                tables.auth,
+                lambda: components.slave_sync.master is not None,
+                trusts=components.access.trusts_with_accounts,
             ).handlers(),
             **self._client.handlers(),
         }

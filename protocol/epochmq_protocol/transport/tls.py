@@ -30,6 +30,8 @@ E = TypeVar("E", bound=enum.Enum)
 
 HANDSHAKE_BYTE = 0x16
 READ_BYTES = 262_144
+TLS_MIN = ssl.TLSVersion.TLSv1_2
+"""The oldest version that either side accepts, whatever the machine's settings of OpenSSL allow."""
 
 
 _SERVER_KEYS = ("mode", "certPath", "keyPath", "keyPassword", "trustCertPath", "need.client.auth")
@@ -124,6 +126,7 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext | None:
             )
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = TLS_MIN
     _load(context, settings, "tls.server")
     if settings.client_auth is not ClientAuth.NONE:
         if settings.trust_path is None:
@@ -138,6 +141,7 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext | None:
 def client_context(settings: TlsSettings) -> ssl.SSLContext:
     """The SSL context of a client. ConfigError names a file that cannot be used."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = TLS_MIN
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED if settings.auth_server else ssl.CERT_NONE
     if settings.auth_server and settings.trust_path is None:

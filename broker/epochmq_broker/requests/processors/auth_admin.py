@@ -3,12 +3,17 @@ our own one by which a replica copies them.
 
 A replica that copies its master's users accepts changes, too, because `mqadmin` sends a change of a cluster
 to every broker. The next copy replaces them. A change that the copy has made already counts as made.
+
+With aclStrict only a super user sees passwords, and only a super user manages users before authentication is
+enabled: otherwise whoever may read the cluster's settings could sign as the super user, and anybody could add
+a super user for later.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from epochmq_broker.auth.metadata import SYSTEM_ERROR_REMARK, AuthMetadata, user_of
 from epochmq_broker.auth.users import UserType, parse_user_type
@@ -35,15 +40,26 @@ from epochmq_protocol.signatures import ACCESS_KEY
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 
 _Serve = Callable[[Command], Command]
+UNSIGNED_REMARK: Final = (
+    "only a super user manages users before authentication is enabled, or copies them: sign as a super user"
+)
 
 
 class AuthAdminProcessor:
-    """Manages the users and ACLs of one broker. `copies_master` returns whether a master's are copied."""
+    """Manages the users and ACLs of one broker. `copies_master` returns whether a master's are copied,
+    `trusts` whether the sender of a request may see passwords."""
 
-    def __init__(self, live: LiveConfig, metadata: AuthMetadata, copies_master: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        live: LiveConfig,
+        metadata: AuthMetadata,
+        copies_master: Callable[[], bool],
+        trusts: Callable[[Command], bool] = lambda _command: True,
+    ) -> None:
         self._live = live
         self._metadata = metadata
         self._copies_master = copies_master
+        self._trusts = trusts
         self._incarnation = secrets.token_hex(4)  # each start of the broker counts changes from 0
 
     def handlers(self) -> Mapping[int, RequestHandler]:
@@ -78,6 +94,8 @@ class AuthAdminProcessor:
         def handle(connection: RemotingConnection, command: Command) -> Command:
             if not configured():
                 raise RequestError(ResponseCode.SYSTEM_ERROR, SYSTEM_ERROR_REMARK)
+            if not self._live.current.authentication_enabled and not self._trusts(command):
+                raise RequestError(ResponseCode.NO_PERMISSION, UNSIGNED_REMARK)
             return serve(command)
 
         return handle
@@ -115,13 +133,14 @@ class AuthAdminProcessor:
         if name is None or not name.strip():
             raise RequestError(ResponseCode.INVALID_PARAMETER, "The username is blank")
         user = self._metadata.find_user(name)
-        body = b"" if user is None else to_json(user.info())
+        body = b"" if user is None else to_json(user.info(with_password=self._trusts(command)))
         return response(command, ResponseCode.SUCCESS, body=body)
 
     def list_users(self, command: Command) -> Command:
         """3005: returns the users whose name contains the filter; an empty body if there are none."""
         found = self._metadata.list_users(ListUsersRequestHeader.decode(command.ext).filter)
-        body = fastjson.dumps([user.info() for user in found]) if found else b""
+        trusted = self._trusts(command)
+        body = fastjson.dumps([user.info(with_password=trusted) for user in found]) if found else b""
         return response(command, ResponseCode.SUCCESS, body=body)
 
     def _is_normal_user(self, command: Command) -> bool:
@@ -171,7 +190,13 @@ class AuthAdminProcessor:
     # replicas
 
     def all_users_and_acls(self, connection: RemotingConnection, command: Command) -> Command:
-        """Returns everything to a replica that has not copied this state yet."""
+        """Returns everything to a replica that has not copied this state yet: to a proven member, or to a
+        broker with the credentials that all brokers of the group have. Without such credentials nobody signs,
+        and whoever is a member's peer counts as a member."""
+        config = self._live.current
+        signs = config.authentication_enabled or bool(config.inner_client_authentication_credentials.strip())
+        if signs and connection.member is None and not self._trusts(command):
+            raise RequestError(ResponseCode.NO_PERMISSION, UNSIGNED_REMARK)
         state = f"{self._incarnation}.{self._metadata.changes}"
         if (command.ext or {}).get(KNOWN_STATE) == state:
             return response(command, ResponseCode.SUCCESS, ext={UNCHANGED: "true"})

@@ -113,7 +113,10 @@ class MqadminTopicProcessor:
 
     def delete(self, connection: RemotingConnection, command: Command) -> Command:
         """Deletes a topic with its configuration, its consumers' offsets, its queues and its counters, and
-        the retry topics that pop consumers made of it. Succeeds if the topic does not exist."""
+        the retry topics that pop consumers made of it. Succeeds if the topic does not exist.
+
+        A retry topic that has the name of another group's stays: that of the group `a` for the topic `b_c`
+        in the form V1 is also that of the group `a_b_c`. RocketMQ deletes its messages."""
         topic = DeleteTopicRequestHeader.decode(command.ext).topic
         if not topic.strip():
             raise RequestError(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
@@ -123,7 +126,12 @@ class MqadminTopicProcessor:
         if components.live.current.clear_retry_topic_when_delete_topic:
             for group in components.offsets.groups_of(topic):
                 retries = (names.pop_retry_topic(topic, group, is_v2=v2) for v2 in (True, False))
-                deleted += [retry for retry in retries if retry in components.topics]
+                deleted += [
+                    retry
+                    for retry in retries
+                    if retry in components.topics
+                    and retry.removeprefix(names.RETRY_GROUP_TOPIC_PREFIX) not in components.groups
+                ]
         for name in deleted:
             components.topics.delete(name)
             components.static_topics.delete(name)

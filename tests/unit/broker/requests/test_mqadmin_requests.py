@@ -147,6 +147,21 @@ async def test_a_list_of_topics_is_created_as_a_whole_or_not_at_all(bench: Bench
     assert "good" in bench.broker.topics
 
 
+@pytest.mark.parametrize("other", [False, True], ids=["its own", "of another group, too"])
+async def test_a_deleted_topic_takes_no_retries_of_another_group_with_it(bench: Bench, other: bool) -> None:
+    """In the form V1, the retry topic of the group `a` for the topic `b_c` is that of the group `a_b_c`."""
+    for name in ("b_c", "%RETRY%a_b_c"):
+        bench.broker.topics.put(TopicConfig(topic_name=name))
+    bench.broker.groups.update(
+        [SubscriptionGroupConfig(group_name=name) for name in ("a", *(["a_b_c"] if other else []))]
+    )
+    bench.broker.tables.offsets.commit("a", "b_c", 0, 1)
+    deleted = ask(bench, RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic="b_c"))
+    assert deleted.code == ResponseCode.SUCCESS
+    assert "b_c" not in bench.broker.topics
+    assert ("%RETRY%a_b_c" in bench.broker.topics) == other
+
+
 async def test_a_deleted_topic_leaves_nothing_behind_and_can_be_created_again(bench: Bench) -> None:
     broker = bench.broker
     bench.peer().call(send_command("T"))

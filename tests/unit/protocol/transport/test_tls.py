@@ -189,6 +189,13 @@ async def test_a_server_that_requires_client_certificates_rejects_clients_withou
             await call_once(address_of(server), TlsSettings())
 
 
+def test_old_versions_of_tls_are_refused(tls: TlsSettings) -> None:
+    server = server_context(tls)
+    assert server is not None
+    for context in (server, client_context(TlsSettings())):
+        assert context.minimum_version == ssl.TLSVersion.TLSv1_2
+
+
 def test_keys_without_dots_are_the_same_keys() -> None:
     values = {"tlsServerMode": "enforcing", "tlsServerCertPath": "/c", "tlsServerNeedClientAuth": "require"}
     dotted = {"tls.server.mode": "enforcing", "tls.server.certPath": "/c"}
