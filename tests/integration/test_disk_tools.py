@@ -23,9 +23,9 @@ from tests.integration.disks.ack_ledger import LossReport, is_stored
 from tests.integration.disks.disk_faults import MASTER, FaultObservation
 from tests.integration.disks.disk_results import DiskResults
 from tests.integration.disks.faulty_volume import FaultyCall, FaultyVolume
-from tests.integration.disks.freeze import freeze
 from tests.integration.disks.power_cuts import ALL, ONE, PowerCut
 from tests.integration.disks.run_directory import RunDirectory
+from tests.support.freeze import freeze
 from tests.support.process import ManagedProcess, wait_until
 
 PAGE = 4096

@@ -7,7 +7,7 @@ import signal
 import time
 from pathlib import Path
 
-from tests.integration.disks.freeze import freeze
+from tests.support.freeze import freeze
 from tests.support.group_processes import our_broker
 from tests.support.pair import Pair
 from tests.support.process import wait_until

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.cluster import NEVER_BUSY, NEVER_BUSY_YAML
+from tests.support.command import patience
 from tests.support.process import wait_until
 
 COMMAND = [sys.executable, "-m", "epochmq"]
@@ -19,10 +20,6 @@ UP_S = 200
 """How long a group may take to be ready."""
 TIMEOUT_S = 240
 """How long a command may take."""
-PATIENT = dict.fromkeys(
-    ("produce", "promote", "drain", "topic", "user", "acl", "replica"), ("--timeout", "60")
-)
-"""Longer timeouts for verbs that must not fail on a busy machine; a timeout of the caller overrides them."""
 ONE_BROKER = """\
 apiVersion: epochmq.io/v1alpha1
 kind: BrokerGroup
@@ -79,8 +76,9 @@ class UpRun:
 
     def here(self, verb: str, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
         """Runs a verb on the state directory to its end."""
-        patience = PATIENT.get(verb, ()) if "--timeout" not in arguments else ()
-        return self.call(verb, *arguments, *patience, "--state", str(self.state), stdin=stdin)
+        return self.call(
+            verb, *arguments, *patience([verb, *arguments]), "--state", str(self.state), stdin=stdin
+        )
 
     def ok(self, verb: str, *arguments: str, stdin: str | None = None) -> str:
         """The output of a verb, which must succeed."""

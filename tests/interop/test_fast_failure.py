@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.disks.freeze import freeze
 from tests.interop.java_env import JavaProcess, compile_java
 from tests.support.cluster import OurCluster
+from tests.support.freeze import freeze
 from tests.support.process import ManagedProcess, wait_until
 from tests.support.remoting import call
 

@@ -6,18 +6,25 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.support.process import PATIENCE_S
 
-PATIENT_VERBS = frozenset(
+_PATIENT_VERBS = frozenset(
     (
-        "acl", "bench", "broker", "cluster", "config", "controller", "dlq", "group", "message", "produce",
-        "topic", "user",
+        "acl", "bench", "broker", "cluster", "config", "controller", "dlq", "drain", "group", "message",
+        "produce", "promote", "replica", "topic", "user",
     )
 )  # fmt: skip
 """Verbs that have 5 s for a response unless the caller says otherwise: too few on a busy machine."""
+
+
+def patience(arguments: Sequence[str]) -> list[str]:
+    """The options for a verb that must not fail on a busy machine: a longer timeout, if it has none yet."""
+    is_patient = bool(arguments) and arguments[0] in _PATIENT_VERBS and "--timeout" not in arguments
+    return ["--timeout", "60"] if is_patient else []
 
 
 class CommandFailedError(AssertionError):
@@ -41,8 +48,8 @@ class EpochmqCommand:
     ) -> subprocess.CompletedProcess[bytes]:
         """Runs the command to its end."""
         command = [sys.executable, "-m", "epochmq", *arguments]
-        if expected == 0 and arguments and arguments[0] in PATIENT_VERBS and "--timeout" not in arguments:
-            command += ["--timeout", "60"]
+        if expected == 0:
+            command += patience(arguments)
         done = subprocess.run(
             command,
             check=False,

@@ -23,10 +23,10 @@ from tests.integration.chaos.mixed_journals import (
     missing,
 )
 from tests.integration.chaos.rounds import HEAL_S, FaultRecord, applied
-from tests.integration.disks.freeze import freeze
 from tests.integration.disks.images import ImagePool, ImageVolume, replace_all_by_clones
 from tests.integration.disks.run_directory import RunDirectory
 from tests.support.cluster import Value
+from tests.support.freeze import freeze
 from tests.support.group_processes import Member
 from tests.support.group_traffic import check_equal, wait_confirmed
 from tests.support.process import ManagedProcess, wait_until

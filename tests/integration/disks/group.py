@@ -19,13 +19,13 @@ from tests.integration.chaos.group import FIRST
 from tests.integration.chaos.journals import ConsumerJournal, ProducerJournal
 from tests.integration.disks.ack_ledger import differences
 from tests.integration.disks.faulty_volume import FaultyVolume, compile_program
-from tests.integration.disks.freeze import freeze
 from tests.integration.disks.images import ImagePool, ImageVolume, replace_all_by_clones
 from tests.integration.disks.run_directory import RunDirectory, command
 from tests.integration.replica_rounds import SAFE
 from tests.interop.java_env import compile_java, java_command
 from tests.support.cluster import Settings, Value
 from tests.support.dledger_group import OurDLedgerGroup
+from tests.support.freeze import freeze
 from tests.support.group_processes import ElectingGroup, Factory, Member
 from tests.support.group_traffic import QUEUES, TOPIC, acknowledged, wait_confirmed
 from tests.support.process import ManagedProcess, wait_until

@@ -8,10 +8,10 @@ from typing import Protocol
 
 from tests.integration.ack_checks import Ack
 from tests.integration.chaos.journals import ProducerJournal
-from tests.integration.disks.freeze import freeze
 from tests.integration.disks.run_directory import command
 from tests.integration.replica_rounds import Producer
 from tests.interop.java_env import compile_java, java_command
+from tests.support.freeze import freeze
 from tests.support.group_processes import GroupProcesses
 from tests.support.group_traffic import QUEUES, TOPIC
 from tests.support.process import ManagedProcess, wait_until
