@@ -37,7 +37,7 @@ class Channel(Protocol):
 
 
 class Client:
-    """A client on a channel, as its latest heartbeat described it."""
+    """A member of one group on a channel, as the latest heartbeat that named the group described it."""
 
     __slots__ = ("channel", "client_id", "language", "last_update_ms", "version")
 
@@ -305,17 +305,17 @@ class ClientRegistry:
         self._groups_of_channel.pop(channel, None)
 
     def sweep(self, now_ms: int) -> list[Channel]:
-        """Removes channels without a heartbeat within the expiry time, and expired subscriptions of pulls.
-        Returns the channels, for the caller to close. Members of the affected groups are notified; RocketMQ
-        does not do that."""
-        expired: dict[Channel, None] = {}
-        tables = [*self._producers.values(), *(group.clients for group in self._consumers.values())]
-        for clients in tables:
-            for client in clients.values():
-                if now_ms - client.last_update_ms > self.expiry_ms:
-                    expired[client.channel] = None
-        for channel in expired:
-            self.channel_closed(channel)
+        """Removes members that no heartbeat has named within the expiry time, and expired subscriptions of
+        pulls. Returns the channels that have no other member, for the caller to close; RocketMQ closes the
+        channel of every such member. Members of the affected groups are notified; RocketMQ does not do
+        that."""
+        producers = self._silent(self._producers.items(), now_ms)
+        consumers = self._silent(((name, group.clients) for name, group in self._consumers.items()), now_ms)
+        for name, channel in producers:
+            self.unregister_producer(name, channel)
+        for name, channel in consumers:
+            self.unregister_consumer(name, channel)
+        silent = dict.fromkeys(channel for _, channel in (*producers, *consumers))
         for name in list(self._compensated):
             subscriptions = self._compensated[name].subscriptions
             for topic, subscription in list(subscriptions.items()):
@@ -324,7 +324,18 @@ class ClientRegistry:
                     self.generation += 1
             if not subscriptions:
                 del self._compensated[name]
-        return list(expired)
+        return [channel for channel in silent if channel not in self._groups_of_channel]
+
+    def _silent(
+        self, groups: Iterable[tuple[str, Mapping[Channel, Client]]], now_ms: int
+    ) -> list[tuple[str, Channel]]:
+        """The members of these groups whose heartbeats have stopped, as (group, channel)."""
+        return [
+            (name, channel)
+            for name, clients in groups
+            for channel, client in clients.items()
+            if now_ms - client.last_update_ms > self.expiry_ms
+        ]
 
     def _leave(self, group: ConsumerGroup, channel: Channel) -> None:
         group.clients.pop(channel, None)

@@ -82,17 +82,22 @@ class ClientProcessor:
         group without configuration is skipped silently, as in RocketMQ."""
         data = from_json(HeartbeatData, command.body)
         self._check_bounds(data)
-        client = Client(connection, data.client_id, command.language, command.version, now_ms())
+        received_ms = now_ms()
+
+        def client() -> Client:
+            """A member for one group: a later heartbeat may name some of the groups only."""
+            return Client(connection, data.client_id, command.language, command.version, received_ms)
+
         fingerprint = data.heartbeat_fingerprint
         resend = not fingerprint
         with self._topics.on_change.joined(), self._groups.on_change.joined():
             for consumer in data.consumer_data_set:
                 if consumer.consume_type == PULL_CONSUMER and self._live.current.reject_pull_consumer_enable:
                     continue
-                resend |= self._register(client, consumer, fingerprint, without_sub=data.without_sub)
+                resend |= self._register(client(), consumer, fingerprint, without_sub=data.without_sub)
         if self._live.current.enable_register_producer or not self._live.current.reject_transaction_message:
             for producer in data.producer_data_set:
-                self._clients.register_producer(producer.group_name, client)
+                self._clients.register_producer(producer.group_name, client())
         ext = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if resend else "false"}
         return response(command, ResponseCode.SUCCESS, ext=ext)
 

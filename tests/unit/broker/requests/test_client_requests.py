@@ -263,6 +263,26 @@ def large_heartbeat(groups: int, subscriptions: int = 1, *, prefix: str = "many"
     )
 
 
+async def test_a_heartbeat_refreshes_only_the_groups_that_it_names(bench: Bench) -> None:
+    """A consumer that shut down without a word leaves its group, though others of its process live on."""
+    peer, clients = bench.peer(), bench.broker.tables.clients
+
+    def beat(*names: str) -> None:
+        consumers = [ConsumerData(group_name=name) for name in names]
+        producers = [ProducerData(group_name=name) for name in names]
+        body = HeartbeatData(client_id="c", consumer_data_set=consumers, producer_data_set=producers)
+        assert peer.call(command(RequestCode.HEART_BEAT, body=to_json(body))).code == ResponseCode.SUCCESS
+
+    beat("kept", "left")
+    for table in ({name: group.clients for name, group in clients.groups.items()}, clients.producers):
+        members = {name: member for name, of_name in table.items() for member in of_name.values()}
+        assert members.keys() == {"kept", "left"}
+        for member in members.values():
+            member.last_update_ms = 0
+        beat("kept")
+        assert [name for name, member in members.items() if member.last_update_ms] == ["kept"]
+
+
 async def test_a_heartbeat_writes_the_tables_once_for_all_its_groups(bench: Bench) -> None:
     """Work for each group that grows with the table keeps the event loop, and so the lease, waiting."""
     topics, groups = bench.broker.topics, bench.broker.groups

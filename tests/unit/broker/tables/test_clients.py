@@ -168,6 +168,22 @@ def test_channels_without_heartbeats_expire_after_two_minutes_and_their_groups_a
     assert registry.sweep(CHANNEL_EXPIRY_MS + 60) == []
 
 
+def test_a_silent_member_leaves_its_group_and_the_channel_keeps_its_other_groups(watched: Watched) -> None:
+    registry, channel = watched.registry, FakeChannel()
+    for group in ("kept", "left"):
+        registry.register_consumer(client(channel, "c1", 0), consumer(group, "t"))
+        registry.register_producer(group, client(channel, "c1", 0))
+    registry.register_consumer(client(channel, "c1", CHANNEL_EXPIRY_MS), consumer("kept", "t"))
+    registry.register_producer("kept", client(channel, "c1", CHANNEL_EXPIRY_MS))
+    watched.taken()
+    assert registry.sweep(CHANNEL_EXPIRY_MS + 1) == [], "the channel is in use"
+    assert set(registry.groups) == set(registry.producers) == {"kept"}
+    assert registry.producer_channel("c1") is channel
+    assert registry.sweep(2 * CHANNEL_EXPIRY_MS + 1) == [channel]
+    assert not registry.groups
+    assert not registry.producers
+
+
 def test_the_subscription_of_a_pull_is_used_until_it_expires(watched: Watched) -> None:
     registry = watched.registry
     generation = registry.generation
