@@ -139,26 +139,30 @@ class MqadminOffsetProcessor:
 
     def time_span(self, connection: RemotingConnection, command: Command) -> Command:
         """Returns the store times of the first, the last and the last consumed message of every queue, and
-        the age of the next one."""
+        the age of the first message that the group has not consumed. An empty queue has no last message, and
+        a group without an offset no age: both are 0, for which RocketMQ calculates with a time of -1."""
         header = QueryConsumeTimeSpanRequestHeader.decode(command.ext)
         components, topic = self._components, header.topic
+        lookup = components.store.lookup
         config = components.topic(topic)
         body = QueryConsumeTimeSpanBody()
         for queue_id in range(config.write_queue_nums):
             end = components.max_offset(topic, queue_id)
-            oldest = components.store.lookup.earliest_time(topic, queue_id)
+            oldest = lookup.earliest_time(topic, queue_id)
             consumed = components.offsets.query(header.group, topic, queue_id)
             consumed = -1 if consumed is None else consumed
             span = QueueTimeSpan(
                 message_queue=components.message_queue(topic, queue_id),
                 min_time_stamp=oldest,
-                max_time_stamp=components.store.lookup.store_time(topic, queue_id, end - 1),
-                consume_time_stamp=components.store.lookup.store_time(topic, queue_id, consumed - 1)
+                max_time_stamp=lookup.store_time(topic, queue_id, end - 1) if end > 0 else 0,
+                consume_time_stamp=lookup.store_time(topic, queue_id, consumed - 1)
                 if consumed > 0
                 else oldest,
             )
-            if consumed < end:
-                span.delay_time = now_ms() - components.store.lookup.store_time(topic, queue_id, consumed)
+            if 0 <= consumed < end:
+                first = max(consumed, components.min_offset(topic, queue_id))
+                stored_ms = lookup.store_time(topic, queue_id, first)
+                span.delay_time = now_ms() - stored_ms if stored_ms >= 0 else 0
             body.consume_time_span_set.append(span)
         return response(command, ResponseCode.SUCCESS, body=to_json(body))
 

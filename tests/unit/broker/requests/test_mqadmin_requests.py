@@ -329,6 +329,22 @@ async def test_a_time_span_has_the_first_last_and_consumed_message_of_every_queu
     assert spans[1]["minTimeStamp"] == -1
 
 
+async def test_a_time_span_has_no_time_of_a_message_that_does_not_exist(bench: Bench) -> None:
+    put(bench, 3)
+    bench.broker.offsets.commit("g", "T", 1, 0)
+
+    def span(group: str, queue_id: int) -> dict[str, int]:
+        header = QueryConsumeTimeSpanRequestHeader(topic="T", group=group)
+        answer = ask(bench, RequestCode.QUERY_CONSUME_TIME_SPAN, header)
+        found: dict[str, int] = fastjson.loads(answer.body)["consumeTimeSpanSet"][queue_id]
+        return found
+
+    for group, queue_id in (("g", 1), ("nobody", 1), ("nobody", 0)):
+        assert span(group, queue_id)["delayTime"] == 0, (group, queue_id)
+    assert span("g", 1)["maxTimeStamp"] == 0
+    assert span("nobody", 0)["maxTimeStamp"] == bench.record("T", 0, 2).store_timestamp
+
+
 async def test_the_groups_of_a_topic_have_offsets_or_are_online(bench: Bench) -> None:
     online(bench, "c1", "g", "T")
     bench.broker.offsets.commit("h", "T", 0, 1)
