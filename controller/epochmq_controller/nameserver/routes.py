@@ -14,6 +14,8 @@ After every call:
 
 A channel identifies a connection for the driver; the tables only compare channels. Java has a thread that
 drains a queue of unregistrations; here the driver calls `unregister_pending`, once for all that are pending.
+A registration comes after the unregistrations that were queued before it: in Java, one that is still queued
+removes the broker that has just registered again (apache/rocketmq 11043).
 """
 
 from __future__ import annotations
@@ -122,13 +124,16 @@ class RouteTables:
     ) -> tuple[RegisterBrokerResult | None, list[RouteEffect]]:
         """Registers a broker. None: rejected, because the address is new and the registration has exactly one
         topic. RocketMQ takes that for an incremental registration; a first one must have all topics."""
+        effects: list[RouteEffect] = []
+        if any(pending.address == registration.address for pending in self._pending):
+            effects = self.unregister_pending()
         broker = self.brokers.get(registration.broker_name)
         is_first = broker is None
         if broker is None:
             broker = BrokerData(cluster=registration.cluster, broker_name=registration.broker_name)
         addresses = broker.broker_addrs
         if registration.broker_id not in addresses and len(registration.topics.topic_config_table) == 1:
-            return None, []
+            return None, effects
         is_min_lower = bool(addresses) and registration.broker_id < min(addresses)
         key = (registration.cluster, registration.address)
         for other in [number for number, at in addresses.items() if at == registration.address]:
@@ -137,7 +142,7 @@ class RouteTables:
         self._add_broker(broker, registration)
         if self._is_outdated(registration, addresses.get(registration.broker_id)):
             self._drop_live(key)
-            return RegisterBrokerResult(), []
+            return RegisterBrokerResult(), effects
 
         is_first = is_first or registration.broker_id not in addresses
         addresses[registration.broker_id] = registration.address
@@ -156,9 +161,8 @@ class RouteTables:
             self._filter_servers[key] = registration.filter_servers
         elif registration.filter_servers is not None:
             self._filter_servers.pop(key, None)
-        effects: list[RouteEffect] = []
         if is_min_lower and self.config.notify_min_broker_id_changed:
-            effects = _min_id_changed(addresses, None, registration.ha_address)
+            effects += _min_id_changed(addresses, None, registration.ha_address)
         return self._register_result(registration, addresses), effects
 
     def _is_outdated(self, wanted: BrokerRegistration, present: str | None) -> bool:

@@ -227,6 +227,28 @@ def test_unregistrations_wait_for_their_batch_and_too_many_are_refused() -> None
     assert routes.submit_unregister(unregistration(name="b2"))
 
 
+@pytest.mark.parametrize("closed", [True, False], ids=["the connection closed", "the broker unregistered"])
+def test_a_broker_that_registers_again_stays_after_the_unregistration_before(*, closed: bool) -> None:
+    routes = tables()
+    routes.register(registration(0, channel="first"), NOW)
+    routes.register(registration(1), NOW)
+    assert routes.channel_closed("first") if closed else routes.submit_unregister(unregistration(0))
+    routes.register(registration(0, channel="second"), NOW)
+    routes.unregister_pending()
+    assert addresses(routes) == {0: address_of(0), 1: address_of(1)}
+    assert routes.channel_closed("second")
+
+
+def test_a_broker_that_has_just_unregistered_registers_with_all_its_topics() -> None:
+    routes = tables(notify_min_broker_id_changed=True)
+    routes.register(registration(1, acting=True), NOW)
+    routes.register(registration(2, acting=True), NOW)
+    routes.submit_unregister(unregistration(1))
+    result, effects = routes.register(registration(1, acting=True, topics=wrapper(["new"])), NOW)
+    assert result is None
+    assert effects == [NotifyMinBrokerId((address_of(2),), 2, address_of(2), address_of(1), None)]
+
+
 def test_unregistering_removes_the_address_under_whatever_id_it_stands() -> None:
     routes = tables()
     routes.register(registration(0), NOW)
