@@ -90,7 +90,8 @@ class SubscriptionGroupTable:
 
     def find(self, name: str) -> SubscriptionGroupConfig | None:
         """Returns the group's configuration. Creates an unknown group with defaults if its name is legal and
-        autoCreateSubscriptionGroup is on (or it is a system group); otherwise returns None."""
+        autoCreateSubscriptionGroup is on (or it is a system group); otherwise returns None. A blank name,
+        which RocketMQ creates a group for, is not legal: no client could use the group."""
         config = self._table.get(name)
         if config is not None:
             return config
@@ -98,7 +99,7 @@ class SubscriptionGroupTable:
         system = settings.enable_create_sys_group and name.startswith(names.CID_RMQ_SYS_PREFIX)
         if not (settings.auto_create_subscription_group or system):
             return None
-        if len(name) > names.GROUP_LENGTH_MAX or names.is_topic_or_group_illegal(name):
+        if not name.strip() or len(name) > names.GROUP_LENGTH_MAX or names.is_topic_or_group_illegal(name):
             return None
         config = SubscriptionGroupConfig(group_name=name)
         self._table[name] = config

@@ -39,7 +39,7 @@ def test_an_unknown_group_is_created_with_defaults_on_first_use() -> None:
     assert groups.data_version.counter == 1
 
 
-@pytest.mark.parametrize("name", ["a b", "ä", "x" * 256])
+@pytest.mark.parametrize("name", ["", " ", "a b", "ä", "x" * 256])
 def test_an_illegal_name_is_not_created(name: str) -> None:
     groups = table()
     assert groups.find(name) is None

@@ -139,3 +139,28 @@ async def test_a_client_keeps_what_it_has_if_its_queues_are_unknown(
     while await query(bench) is not None:  # until the last answer is older than the interval of 1 ms
         pass
     assert await query(bench, topic="other") is None
+
+
+@pytest.mark.parametrize(
+    ("code", "complete"),
+    [
+        (
+            RequestCode.QUERY_ASSIGNMENT,
+            {"topic": "T", "consumerGroup": "g", "clientId": "x", "messageModel": "CLUSTERING"},
+        ),
+        (RequestCode.SET_MESSAGE_REQUEST_MODE, {"topic": "T", "consumerGroup": "g", "mode": "POP"}),
+    ],
+    ids=["query", "set"],
+)
+async def test_a_request_without_a_required_field_is_rejected_by_its_name(
+    bench: Bench, code: RequestCode, complete: dict[str, str]
+) -> None:
+    for missing in {"topic", "consumerGroup", "messageModel"} & complete.keys():
+        body = {name: value for name, value in complete.items() if name != missing}
+        peer = bench.peer()
+        answer = await peer.answer(peer.send(request(code, body=fastjson.dumps(body))))
+        assert (answer.code, answer.remark) == (
+            ResponseCode.INVALID_PARAMETER,
+            f"{missing}: missing, expected a text",
+        )
+    assert "" not in bench.broker.groups
