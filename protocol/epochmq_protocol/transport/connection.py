@@ -35,6 +35,7 @@ from epochmq_protocol.errors import (
 from epochmq_protocol.frame import FLAG_ONEWAY, Command, encode, response_code
 from epochmq_protocol.member_proofs import RecordOpener, RecordSealer
 from epochmq_protocol.message import encode_host
+from epochmq_protocol.transport.peer_warnings import PEER_WARNINGS
 from epochmq_protocol.transport.request_timer import RequestTimer
 from epochmq_protocol.transport.sealed_transport import ConnectionTransport, SealedTransport
 from epochmq_protocol.transport.settings import ConnectionSettings
@@ -209,7 +210,8 @@ class RemotingConnection(asyncio.Protocol):
         self.active = True
         self._transport.write(data)
         if self._paused and self._transport.get_write_buffer_size() > self._settings.write_buffer_max_bytes:
-            log.warning(
+            PEER_WARNINGS.write(
+                log,
                 "aborted the connection of %s: it does not read; %d bytes unsent",
                 self.remote,
                 self.unsent_bytes,
@@ -342,7 +344,7 @@ class RemotingConnection(asyncio.Protocol):
         try:
             opened = opener.open(data)
         except RemoteProtocolError as error:
-            log.warning("closed the connection of member %s: %s", self.remote, error)
+            PEER_WARNINGS.write(log, "closed the connection of member %s: %s", self.remote, error)
             self.abort()
             return b""
         if opened:
@@ -492,7 +494,7 @@ class RemotingConnection(asyncio.Protocol):
                     needed = 0
                     break
         except RemoteProtocolError as error:
-            log.warning("closed the connection of %s: %s", self.remote, error)
+            PEER_WARNINGS.write(log, "closed the connection of %s: %s", self.remote, error)
             self._flush(responses)
             self._fail_calls(f"was closed: {error}")
             self.close()

@@ -16,6 +16,7 @@ from typing import Protocol, cast
 from epochmq_protocol.errors import RemoteProtocolError
 from epochmq_protocol.transport import proxy_protocol
 from epochmq_protocol.transport.connection import RemotingConnection
+from epochmq_protocol.transport.peer_warnings import PEER_WARNINGS
 from epochmq_protocol.transport.settings import ServerSettings
 from epochmq_protocol.transport.tls import HANDSHAKE_BYTE, TlsLayer, TlsMode
 from epochmq_protocol.transport.trusted_proxies import KEY as PROXIES_KEY
@@ -139,7 +140,9 @@ class ProtocolSniffer(asyncio.Protocol):
         connection.data_received(first)
 
     def _reject(self, why: str) -> None:
-        log.warning("closed the connection of %s: %s", self._transport.get_extra_info("peername"), why)
+        PEER_WARNINGS.write(
+            log, "closed the connection of %s: %s", self._transport.get_extra_info("peername"), why
+        )
         self._transport.abort()
 
     def _finish(self, connection: RemotingConnection | None) -> None:

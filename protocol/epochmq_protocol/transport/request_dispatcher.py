@@ -27,6 +27,7 @@ from epochmq_protocol.transport.connection import (
     RequestHandler,
 )
 from epochmq_protocol.transport.descriptors import RejectionCounter
+from epochmq_protocol.transport.peer_warnings import PEER_WARNINGS
 from epochmq_protocol.transport.request_timer import RequestTimer
 
 log = logging.getLogger(__name__)
@@ -235,8 +236,13 @@ class RequestDispatcher:
         if isinstance(error, RequestError):
             return response(command, error.code, error.remark)
         if isinstance(error, EpochMQError):
-            log.warning(
-                "request %d from %s: %s: %s", command.code, connection.remote, type(error).__name__, error
+            PEER_WARNINGS.write(
+                log,
+                "request %d from %s: %s: %s",
+                command.code,
+                connection.remote,
+                type(error).__name__,
+                error,
             )
         else:
             log.error("request %d from %s failed", command.code, connection.remote, exc_info=error)

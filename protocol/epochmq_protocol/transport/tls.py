@@ -23,6 +23,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from epochmq_protocol.errors import ConfigError
+from epochmq_protocol.transport.peer_warnings import PEER_WARNINGS
 
 log = logging.getLogger(__name__)
 
@@ -331,7 +332,7 @@ class TlsLayer(asyncio.Protocol):
             self._lower.write(self._outgoing.read())
 
     def _fail(self, error: Exception) -> None:
-        log.warning("TLS with %s failed: %s", self._lower.get_extra_info("peername"), error)
+        PEER_WARNINGS.write(log, "TLS with %s failed: %s", self._lower.get_extra_info("peername"), error)
         self._cancel_deadline()
         if self._upper is None:
             self._report(error)

@@ -39,6 +39,7 @@ from epochmq_protocol.ha_frames import (
 )
 from epochmq_protocol.ha_proofs import ProofAtMaster
 from epochmq_protocol.transport.member_authentication import MemberAuthentication
+from epochmq_protocol.transport.peer_warnings import PEER_WARNINGS
 from epochmq_store.files.mapped_file import MappedFile
 from epochmq_store.log.commit_log import CommitLog
 from epochmq_store.log.damaged_ranges import DamagedRanges
@@ -502,7 +503,10 @@ class HAConnection:
             return
         was_counted = self.position >= 0 or self.phase is not HAConnectionPhase.AWAITS_HANDSHAKE
         self.phase = HAConnectionPhase.CLOSED
-        log.warning("the HA connection of %r ends: %s", self, why)
+        if was_counted:
+            log.warning("the HA connection of %r ends: %s", self, why)
+        else:
+            PEER_WARNINGS.write(log, "the HA connection of %r ends: %s", self, why)
         self._stopping.set()
         self._context.loop.remove_reader(self._fd)
         if self._blocked:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epochmq_protocol.errors import ConfigError, RemoteProtocolError
+from epochmq_protocol.transport.peer_warnings import PEER_WARNINGS
 from epochmq_protocol.transport.proxy_protocol import (
     V2_SIGNATURE,
     ProxyHeader,
@@ -135,8 +136,9 @@ def test_an_address_that_is_none_is_named(text: str) -> None:
 
 
 async def test_a_client_that_is_no_load_balancer_cannot_name_another_address(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(PEER_WARNINGS, "clock", lambda: 0.0)  # a second without other lines
     settings = ServerSettings(trusted_proxies=parse_trusted_proxies("10.0.0.0/8"))
     async with serving({ECHO: echo}, settings=settings) as server, peer_of(server) as peer:
         await peer.send(V1 + ask())

@@ -22,6 +22,7 @@ from epochmq_protocol.frame import (
 )
 from epochmq_protocol.transport import RemotingConnection, ServerSettings
 from epochmq_protocol.transport import idle as idle_sweep
+from epochmq_protocol.transport.peer_warnings import LINES_A_SECOND, PEER_WARNINGS
 from tests.unit.protocol.transport.peers import (
     BROKEN,
     ECHO,
@@ -147,6 +148,27 @@ async def test_malformed_bytes_close_the_connection_without_a_response(data: byt
         async with peer_of(server) as peer:
             await peer.send(ask(opaque=4))
             assert (await peer.receive()).opaque == 4
+
+
+async def test_many_malformed_connections_write_few_log_lines(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = 1000.0
+    monkeypatch.setattr(PEER_WARNINGS, "clock", lambda: second)
+
+    async def attack(count: int) -> list[str]:
+        caplog.clear()
+        for _ in range(count):
+            async with peer_of(server) as peer:
+                await peer.send(b"\xff" * 8)
+                assert await peer.receive_all() == b""
+        return [line for line in caplog.messages if "closed the connection" in line]
+
+    async with serving({ECHO: echo}) as server:
+        assert len(await attack(50)) == LINES_A_SECOND
+        second += 1
+        (line,) = await attack(1)
+        assert "(30 warnings about peers were left out before)" in line
 
 
 async def test_requests_before_malformed_bytes_still_get_a_response() -> None:
