@@ -72,6 +72,17 @@ async def test_a_message_is_delivered_unchanged_at_its_time(bench: Bench) -> Non
     assert unit[2] == ord("a")
 
 
+async def test_a_message_of_the_greatest_size_is_delivered_and_blocks_no_other(tmp_path: Path) -> None:
+    """RocketMQ's reader of the timer queue has no room for it, and delivers nothing afterwards."""
+    largest = bytes(20_000)
+    async with running(tmp_path, QUICK | {"maxMessageSize": str(len(largest))}) as bench:
+        assert send(bench, largest + b"x", TIMER_DELAY_MS=200).code == ResponseCode.MESSAGE_ILLEGAL
+        assert send(bench, largest, TIMER_DELAY_MS=200).code == ResponseCode.SUCCESS
+        assert send(bench, b"after", TIMER_DELAY_MS=200).code == ResponseCode.SUCCESS
+        await until(lambda: bench.count("T", 1) == 2)
+        assert {bench.record("T", 1, 0).body, bench.record("T", 1, 1).body} == {largest, b"after"}
+
+
 @pytest.mark.parametrize(
     ("present_ms", "precision_ms", "left_ms"),
     [(5000, 1000, 1000), (5001, 1000, 999), (5999, 1000, 1), (150, 100, 50)],
