@@ -205,8 +205,10 @@ EXPECTED: Final[dict[int, frozenset[int]]] = {
     **dict.fromkeys(range(Code.AUTH_CREATE_USER, Code.AUTH_LIST_ACL + 1), _AUTH_CODES),
     **{code: _POP_CODES for code in CODES if code >= Code.POP_MESSAGE and code is not Code.POP_ROLLBACK},
     Code.POP_ROLLBACK: frozenset({ResponseCode.REQUEST_CODE_NOT_SUPPORTED}),
+    Code.QUERY_ASSIGNMENT: frozenset({ResponseCode.INVALID_PARAMETER}),  # a field is missing
     Code.SET_MESSAGE_REQUEST_MODE: frozenset(
         {
+            ResponseCode.INVALID_PARAMETER,
             ResponseCode.NO_PERMISSION,
             ResponseCode.TOPIC_NOT_EXIST,
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
