@@ -30,7 +30,9 @@ from epochmq_spark.checks.epoch_history import EpochStart
 from epochmq_spark.checks.record_copies import TAIL_KINDS
 from epochmq_spark.checks.two_histories import describe_histories
 from epochmq_spark.decode.summary_rows import SummaryKind
+from epochmq_spark.drill_down import AuditedLog
 from epochmq_spark.features import FEATURES, check_feature
+from epochmq_spark.features.index_times import INDEX_TIME_COLUMNS, compare_index_time
 from epochmq_spark.findings import KINDS, finding
 from epochmq_spark.sources.epochs import EpochsReader
 from epochmq_spark.sources.file_ranges import OPEN_COST_BYTES, PARTITION_BYTES, FileRange
@@ -98,12 +100,15 @@ def run(
     differing = differing_digests.count(blocks, parts)
     logs = _compare_blocks(state, blocks) if differing_digests.BLOCKS in differing else None
     of_driver = state.findings + audit_state.compare_replicas(state, _diverged(logs), metadata)
+    of_driver += audit_state.find_no_index(state, counts)
     if logs is not None:
         of_driver += describe_histories(one_sided_messages.ranges_of(logs))
     progress("comparing consume queues and indexes with the logs")
     tables = [spark.createDataFrame(pa.Table.from_pylist(of_driver, schema=schemas.FINDINGS))]
     tables += [logs] if logs is not None else []
     tables += _rows_as_findings(summary, kinds)
+    if SummaryKind.ODD_INDEX_TIME in kinds:
+        tables.append(_compare_index_times(state, summary))
     compared = {
         differing_digests.QUEUES: _compare_queues,
         differing_digests.ENTRIES: _compare_entries,
@@ -393,6 +398,18 @@ def _compare_keys(state: AuditState, differing: DataFrame, summary: DataFrame) -
     return _findings_per_row(state, first, check)
 
 
+def _compare_index_times(state: AuditState, summary: DataFrame) -> DataFrame:
+    """Compares the times of index entries that are out of order with those of their messages."""
+    logs = state.logs()
+
+    def check(row: Row) -> list[Row]:
+        log = logs.get((row["group"], row["replica"]))
+        return compare_index_time(log, row) if log else []
+
+    odd = summary.where(f"kind = '{SummaryKind.ODD_INDEX_TIME}'")
+    return _findings_per_row(state, odd.select("group", "replica", *INDEX_TIME_COLUMNS), check)
+
+
 def _read_offsets(spark: SparkSession, replicas: Sequence[store_layout.AuditedReplica]) -> DataFrame:
     """The rows of `epochmq.offsets`. Spark plans a data source in processes of its own, which takes
     longer than to read these small files; so each task reads those of some replicas."""
@@ -478,8 +495,12 @@ def _check_features(spark: SparkSession, state: AuditState) -> DataFrame:
     rows = [(*key, name) for key in logs for name in FEATURES]
     frame = spark.createDataFrame(rows, "group string, replica string, feature string")
 
+    groups: dict[str, list[AuditedLog]] = defaultdict(list)
+    for (group, _), log in logs.items():
+        groups[group].append(log)
+
     def check(row: Row) -> list[Row]:
-        return check_feature(row["feature"], logs[row["group"], row["replica"]])
+        return check_feature(row["feature"], logs[row["group"], row["replica"]], groups[row["group"]])
 
     tasks = max(min(len(rows), bounded_tables.TASKS_PER_CORE * spark.sparkContext.defaultParallelism), 1)
     return _findings_per_row(state, frame.repartition(tasks), check)

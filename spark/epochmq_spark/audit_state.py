@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from epochmq_formats import abort_file, store_checkpoint
+from epochmq_formats import abort_file, restored_store, store_checkpoint
 from epochmq_formats.index_file import HEADER_BYTES
 from epochmq_protocol.epoch_entries import OFFSET_MAX
 from epochmq_spark import (
@@ -31,6 +31,7 @@ from epochmq_spark.checks.log_extent import LogExtent, SavedPeerState
 from epochmq_spark.checks.terms import TermEntries, set_terms
 from epochmq_spark.decode.index_entries import index_header
 from epochmq_spark.decode.state_values import DAY_MS
+from epochmq_spark.decode.summary_rows import SummaryKind
 from epochmq_spark.drill_down import EPOCH_WINDOW_BYTES, AuditedLog
 from epochmq_spark.findings import finding
 
@@ -94,11 +95,12 @@ class AuditState:
 
     def logs_of(self, group: str) -> list[AuditedLog]:
         """The logs of one group that can be read."""
+        with_epochs = any(one.has_file for one in self.histories[group])
         return [
             AuditedLog(
                 self.replicas[group, one.name],
                 self.extents[group, one.name],
-                dispatched_end(one),
+                dispatched_end(one, with_epochs=with_epochs),
                 tuple(one.holes + one.broken_runs),
                 one.last_index,
                 OFFSET_MAX if one.peer is None else one.confirmed,
@@ -131,10 +133,13 @@ class AuditState:
         return {(group, log.replica.name): log for group in self.histories for log in self.logs_of(group)}
 
 
-def dispatched_end(history: ReplicaHistory) -> int:
+def dispatched_end(history: ReplicaHistory, *, with_epochs: bool = True) -> int:
     """The offset up to which messages must be in their consume queues. For a broker that stopped cleanly it
-    is the confirm offset of its checkpoint, or the log's end without one; with DLedger the committed
-    position. A broker that has just started may be far behind."""
+    is the log's end; in a group under controllers the confirm offset of its checkpoint, and with DLedger the
+    committed position. (Without controllers a start sets the confirm offset, and nothing changes it after
+    that.) A broker that has just started may be far behind."""
+    if history.stopped and not with_epochs:
+        return history.end
     if not history.stopped or (history.peer is not None and not history.confirmed):
         return history.start
     return min(history.confirmed, history.end) if history.confirmed else history.end
@@ -160,7 +165,9 @@ def scan_replicas(replicas: Sequence[store_layout.AuditedReplica]) -> AuditState
         state.replicas[key] = replica
         contents = state.contents[key] = store_layout.scan_store(replica.location)
         for fault in contents.faults:
-            state.findings.append(finding(*key, fault.kind, file=fault.location, detail=fault.detail))
+            is_new = fault.kind == "directory.empty" and _is_new(replica.location, contents)
+            kind = "log.no-record" if is_new else fault.kind
+            state.findings.append(finding(*key, kind, file=fault.location, detail=fault.detail))
         try:
             identity = store_layout.parse_identity(replica.location) if contents.log else None
         except ValueError as error:
@@ -187,6 +194,32 @@ def scan_replicas(replicas: Sequence[store_layout.AuditedReplica]) -> AuditState
     _leave_out_misplaced(state)
     _compare_sizes(state)
     return state
+
+
+def _is_new(location: str, contents: store_layout.StoreContents) -> bool:
+    """Whether a store without a segment never had one: it has no unit and no index, and its checkpoint, which
+    a broker writes when it stops, has no store time."""
+    queues = (*contents.queues, *contents.batch_queues)
+    if "checkpoint" not in contents.names or contents.index or any(queue.files for queue in queues):
+        return False
+    try:
+        data = files.read(files.join(location, "checkpoint"))
+    except OSError:
+        return False
+    return len(data) >= store_checkpoint.FIELDS.size and not any(data)
+
+
+def _is_restored(location: str, contents: store_layout.StoreContents) -> bool:
+    """Whether a store was restored from a backup and has not been started: the restored checkpoint has the store
+    time of the log, and none of its queues."""
+    if restored_store.FILE_NAME not in contents.names:
+        return False
+    try:
+        data = files.read(files.join(location, "checkpoint"))
+    except OSError:
+        return False
+    fields = store_checkpoint.FIELDS
+    return len(data) >= fields.size and fields.unpack_from(data)[1] == 0
 
 
 def _logs_by_header(
@@ -358,8 +391,9 @@ def _check_group(
             group, one, others_have=others_have, first_start=first_start
         )
         contents = state.contents[group, one.name]
-        if one.end > one.start and not contents.has_queues:
-            place = files.join(state.replicas[group, one.name].location, "consumequeue")
+        location = state.replicas[group, one.name].location
+        if one.end > one.start and not contents.has_queues and not _is_restored(location, contents):
+            place = files.join(location, "consumequeue")
             detail = "the directory consumequeue is missing"
             state.findings.append(finding(group, one.name, "directory.incomplete", file=place, detail=detail))
         if one.end > one.start and one.stopped and not contents.index and _has_index(state, group):
@@ -492,6 +526,24 @@ def compare_replicas(state: AuditState, diverged: Mapping[str, set[str]], metada
             highest = max((one.confirmed for one in members), default=0)
             findings += controller_view.compare_with_view(group, members, ids, view, highest)
     return findings
+
+
+def find_no_index(state: AuditState, counts: Iterable[Mapping[str, Any]]) -> list[Row]:
+    """A note for each group whose messages have keys, and of which no replica has an index file, although one
+    was stopped cleanly. `counts` are rows of the summary, or sums of their column `count` by replica and
+    kind."""
+    keys: Counter[str] = Counter()
+    for row in counts:
+        if row["kind"] == SummaryKind.KEYS_BY_LOG:
+            keys[row["group"]] += row["count"]
+    with_index = {group for (group, _), contents in state.contents.items() if contents.index}
+    stopped = {group for group, members in state.histories.items() if any(one.stopped for one in members)}
+    detail = "messageIndexEnable is false, the store was restored and not started, or the indexes are lost"
+    return [
+        finding(group, "", "index.none", detail=f"{count} keys; {detail}")
+        for group, count in sorted(keys.items())
+        if count and group in stopped and group not in with_index
+    ]
 
 
 def _check_replica_counts(state: AuditState) -> list[Row]:

@@ -81,7 +81,7 @@ def _of_directory(state: AuditState, key: ReplicaKey, one: ReplicaCoverage) -> N
     if contents.batch_topics:
         topics = ", ".join(sorted(contents.batch_topics)[:10])
         what = f"messages without a unit in the batch consume queues of {len(contents.batch_topics)} topics"
-        one.left_out.append((what, f"not looked for: {topics}"))
+        one.left_out.append((what, f"not looked for where no replica has the unit: {topics}"))
     if not contents.index:
         one.left_out.append(("the index", "there is no index file"))
     if contents.aborted:

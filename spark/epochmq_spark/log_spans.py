@@ -38,6 +38,12 @@ class LogSpan:
     first_term: int = -1
     last_term: int = -1
 
+    @property
+    def is_blank(self) -> bool:
+        """Whether no record has a time: there are only blank ones, from the ends of segments. They do not say
+        where they belong."""
+        return self.end > self.start and not self.first_time and not self.last_time
+
     def is_older(self, time: int, term: int) -> bool:
         """Whether the records are older than one of this store time and term, so that a truncation may have
         left them. Entries have terms, which no clock changes."""

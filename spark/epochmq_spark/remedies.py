@@ -159,6 +159,7 @@ REMEDIES: Final[dict[str, Remedy]] = {
     "log.cut-below-confirmed": _start(
         "the replica copies the end of the log from the master", needs_copy=True
     ),
+    "log.no-record": _nothing("the replica copies the log when it runs"),
     "log.behind": _nothing("the replica copies the rest of the log when it runs"),
     "log.diverged": _replace(
         otherwise="no majority tells which record is right: compare the two, decide, and start the replica "
@@ -212,6 +213,7 @@ REMEDIES: Final[dict[str, Remedy]] = {
     "index.missing-range": _rebuild(),
     "index.broken-header": _rebuild(),
     "index.broken-chain": _rebuild(),
+    "index.wrong-time": _rebuild(),
     "timer.broken-wheel": Remedy(
         RemedyAction.REBUILD_WHEEL, "the next start builds the wheel from the timer log"
     ),
@@ -230,12 +232,14 @@ REMEDIES: Final[dict[str, Remedy]] = {
     "transaction.unended": _decide(
         "ask the producer what became of the transaction, and send its message again if it was committed"
     ),
+    "index.none": _nothing("if messageIndexEnable is true, a start without consume queues builds the index"),
     "transaction.pending": _nothing(),
     "pop.broken-record": _decide(_OF_LOG),
     "pop.record-ahead": _decide(_OF_LOG),
     "pop.broken-order": _table("remove the entry from config/consumerOrderInfo.json"),
     "pop.order-ahead": _table("remove the entry from config/consumerOrderInfo.json"),
     "batch-queue.no-record": _rebuild(),
+    "batch-queue.missing-unit": _rebuild(),
     "batch-queue.wrong-unit": _rebuild(),
     "compaction.missing-file": _replace(),
     "compaction.wrong-unit": _replace(),

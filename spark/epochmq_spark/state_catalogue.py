@@ -20,7 +20,8 @@ class StateFile:
 STATE_FILES_READ: Final = (
     StateFile(
         "checkpoint",
-        "its length; times up to tomorrow; offsets of at least 0; the log reaches the confirm offset",
+        "its length; times up to tomorrow; offsets of at least 0; after a clean stop not all of them 0; "
+        "the log reaches the confirm offset",
         ("state.unreadable", "state.missing", "log.cut-below-confirmed"),
     ),
     StateFile(
@@ -31,7 +32,7 @@ STATE_FILES_READ: Final = (
     StateFile(
         "brokerIdentity",
         "`cluster#brokerName#brokerId`; the group; no other replica has the same id",
-        ("state.unreadable", "directory.other-group", "directory.same-replica"),
+        ("state.unreadable", "state.missing", "directory.other-group", "directory.same-replica"),
     ),
     StateFile(
         "brokerIdentity-temp", "`cluster#brokerName#brokerId#registerCheckCode`", ("state.unreadable",)
@@ -42,6 +43,14 @@ STATE_FILES_READ: Final = (
     StateFile("logPaths.json", "a list of directories", ("state.unreadable", "directory.unreadable")),
     StateFile("dataPaths.json", "a list of directories", ("state.unreadable", "directory.unreadable")),
     StateFile("queues.clean", "a time", ("state.unreadable",)),
+    StateFile("brokerIdentity-incarnations", "names, separated by commas", ("state.unreadable",)),
+    StateFile(
+        "restoredFrom.json",
+        "backup, group and mode have a name; offsets of at least 0, the first not behind the last",
+        ("state.unreadable",),
+    ),
+    StateFile("logDoubt.json", "each field is true, false, or a number of at least 0", ("state.unreadable",)),
+    StateFile("config/steering.json", "each field is true or false", ("state.unreadable",)),
     StateFile(
         "config/topics.json",
         "each entry: its name, numbers of queues of at least 0, permission 0 to 15; the version; equal to "

@@ -8,7 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from epochmq_formats import store_checkpoint
+from epochmq_formats import restored_store, store_checkpoint
+from epochmq_formats.extension_unit import is_address
+from epochmq_formats.queue_unit import UNIT_BYTES
 from epochmq_protocol import fastjson
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.topics import (
@@ -19,9 +21,10 @@ from epochmq_protocol.topics import (
 )
 from epochmq_spark import files
 from epochmq_spark.checks.epoch_history import ReplicaHistory
+from epochmq_spark.decode.unit_columns import decode_units
 from epochmq_spark.findings import finding
 from epochmq_spark.sources.offsets import parse_offsets
-from epochmq_spark.store_layout import AuditedReplica, StoreContents
+from epochmq_spark.store_layout import IDENTITY_FILE, AuditedReplica, ConsumeQueueFiles, StoreContents
 
 Row = dict[str, Any]
 ReplicaKey = tuple[str, str]  # group, replica
@@ -29,6 +32,11 @@ NAMED_MAX: Final = 10  # entries of a table that are named
 ALWAYS_WRITTEN: Final = ("consumerOffset.json", "subscriptionGroup.json", "topics.json")
 """Files of `config` that every broker has written when it has stopped."""
 CONSUMER_OFFSETS: Final = "config/consumerOffset.json"
+CHECKPOINT_FILE: Final = "checkpoint"
+QUEUES_READ_MAX: Final = 100
+"""Queues that are read to find out whether their replica had extensions."""
+UNITS_READ: Final = 4096
+"""Units of each of them that are read."""
 GROUPS_OF_BROKERS: Final = (
     "CID_",
     FILTERSRV_CONSUMER_GROUP,
@@ -87,10 +95,15 @@ def compare_state_files(
             for file, detail in missing:
                 place = files.join(location, file)
                 rows.append(finding(group, name, "directory.incomplete", file=place, detail=detail))
-            for file in _missing_files(contents, others) if name in stopped else ():
+            for file in _missing_files(contents, others, stopped=name in stopped):
                 detail = f"{file} is missing, and another replica has it"
                 place = files.join(location, *file.split("/"))
                 rows.append(finding(group, name, "state.missing", file=place, detail=detail))
+            is_plain = contents.peer_folder is None
+            if name in stopped and is_plain and contents.queues and _is_empty_checkpoint(location):
+                detail = "checkpoint has no store time and no offset, and the log has messages"
+                place = files.join(location, CHECKPOINT_FILE)
+                rows.append(finding(group, name, "state.unreadable", file=place, detail=detail))
         locations = {name: replicas[group, name].location for name in members}
         with_messages = frozenset(queue.topic for one in members.values() for queue in one.queues)
         for table in TABLES:
@@ -142,6 +155,12 @@ def _missing_directories(
     ):
         if is_used and name not in contents.names:
             yield name, f"the directory {name} is missing, and another replica has it"
+    if "consumequeue_ext" not in contents.names:
+        extended = {(one.topic, one.queue_id) for other in others for one in other.extensions if one.files}
+        queues = [one for one in contents.queues if (one.topic, one.queue_id) in extended]
+        if any(_has_addresses(queue) for queue in queues[:QUEUES_READ_MAX]):
+            name = "consumequeue_ext"
+            yield name, f"the directory {name} is missing, and consume queues lead into it"
     if contents.timer_wheel is None and (contents.timer_log or "timercheck" in contents.config):
         has_snapshot = any(name.startswith("timerwheel.") for name in contents.names)
         if not has_snapshot:
@@ -149,6 +168,20 @@ def _missing_directories(
             yield "timerwheel", f"the file timerwheel is missing, and {evidence} is there"
     if not contents.index and _has_indexed(location) and not any(other.index for other in others):
         yield "index", "no index file is there, and the checkpoint says that messages were indexed"
+
+
+def _has_addresses(queue: ConsumeQueueFiles) -> bool:
+    """Whether one of the first units of a queue has the address of a unit of its extension."""
+    by_start = sorted(queue.files, key=lambda one: one.start)
+    for file in (*by_start[:1], *by_start[1:][-1:]):
+        try:
+            data = files.read_range(file.location, 0, min(file.size, UNITS_READ * UNIT_BYTES))
+        except OSError:
+            continue  # another check reports it
+        units = decode_units(data, file.start // UNIT_BYTES)
+        if any(is_address(int(code)) for code in units.tags.tolist()):
+            return True
+    return False
 
 
 def _has_indexed(location: str) -> bool:
@@ -161,7 +194,28 @@ def _has_indexed(location: str) -> bool:
     return len(data) >= fields.size and fields.unpack_from(data)[2] > 0
 
 
-def _missing_files(contents: StoreContents, others: Sequence[StoreContents]) -> Iterator[str]:
+def _is_empty_checkpoint(location: str) -> bool:
+    """Whether the checkpoint consists of zeros. A broker has written store times when it has stopped."""
+    try:
+        data = files.read(files.join(location, CHECKPOINT_FILE))
+    except OSError:
+        return False  # another check reports it
+    return len(data) >= store_checkpoint.FIELDS.size and not any(data)
+
+
+def _missing_files(
+    contents: StoreContents, others: Sequence[StoreContents], *, stopped: bool
+) -> Iterator[str]:
+    """The files that a replica lacks. Under controllers a replica has an identity before it has a record, but
+    a store that was restored gets one at its first start."""
+    if (
+        IDENTITY_FILE not in contents.names
+        and restored_store.FILE_NAME not in contents.names
+        and any(IDENTITY_FILE in other.names for other in others)
+    ):
+        yield IDENTITY_FILE
+    if not stopped:
+        return
     if "checkpoint" not in contents.names and any("checkpoint" in other.names for other in others):
         yield "checkpoint"
     if "config" in contents.names:

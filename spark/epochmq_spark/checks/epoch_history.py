@@ -23,6 +23,14 @@ Row = dict[str, Any]
 EpochStart = tuple[int, int]  # epoch, start offset
 
 
+_NO_RECORD = {
+    "magic": "no valid magic number",
+    "offset": "the record's own physical offset is another one",
+    "size": "the sizes in the record contradict each other",
+}
+"""What is wrong with the bytes behind a run of records, by why the run ends."""
+
+
 @dataclass
 class ReplicaHistory:
     """The epochs and the log of one replica, as its files show them. Ranges are physical offsets."""
@@ -93,6 +101,7 @@ def find_extent(group: str, history: ReplicaHistory, copied: frozenset[int] = fr
             span.first_index == next_index and span.first_term >= last_term
         )
         is_old = span.is_older(last_time, last_term) and span.start not in copied
+        is_old |= span.is_blank and span.start > log_end
         if is_old and not (span.start == log_end and is_next):
             findings.append(finding(group, history.name, "log.remains", **columns))
             continue
@@ -116,6 +125,9 @@ def find_extent(group: str, history: ReplicaHistory, copied: frozenset[int] = fr
         log_end = max(log_end, span.end)
         last_time = span.last_time or last_time
     history.end = log_end
+    if stop in _NO_RECORD and not findings:
+        detail = f"behind the last record are bytes that are none: {_NO_RECORD[stop]}"
+        findings.append(finding(group, history.name, "log.remains", start_offset=log_end, detail=detail))
     return findings + _confirmed_part_missing(group, history)
 
 
@@ -125,12 +137,7 @@ def _hole(group: str, history: ReplicaHistory, start: int, end: int, stop: str) 
     history.holes.append((start, end))
     if any(low < end and start < high for low, high in history.unread):
         return []
-    reason = {
-        "zeros": None,
-        "magic": "no valid magic number",
-        "offset": "the record's own physical offset is another one",
-        "size": "the sizes in the record contradict each other",
-    }.get(stop, "no record follows")
+    reason = None if stop == "zeros" else _NO_RECORD.get(stop, "no record follows")
     kind = "log.hole" if stop == "zeros" else "log.broken-record"
     columns = {"start_offset": start, "end_offset": end}
     return [finding(group, history.name, kind, **columns, detail=reason)]

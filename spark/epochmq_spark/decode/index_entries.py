@@ -17,6 +17,9 @@ from epochmq_spark.decode.field_types import dtype_of
 Array = Any
 
 INDEX_ENTRY: Final = dtype_of(ENTRY_FIELDS)
+FIRST_TIMED: Final = 2
+"""The number of the first entry whose seconds count from the beginning of its file. Those of entry 1 count
+from the end of the file before it (`IndexFile.putKey`)."""
 
 
 def slot_count(size: int) -> int | None:

@@ -186,6 +186,48 @@ def pending_identity_faults(data: bytes, now_ms: int) -> list[str]:
     return [f"it is {shown}, expected cluster#brokerName#brokerId#registerCheckCode"]
 
 
+def incarnations_faults(data: bytes, now_ms: int) -> list[str]:
+    """What is wrong with a brokerIdentity-incarnations: names of processes, the newest first."""
+    text = data.decode("utf-8", "replace")
+    is_list = all(name.isascii() and name.isprintable() and name.strip() for name in text.strip().split(","))
+    return [] if is_list else [f"it is {_shown(text)}, expected names, separated by commas"]
+
+
+def restored_faults(data: bytes, now_ms: int) -> list[str]:
+    """What is wrong with a restoredFrom.json."""
+    document = _document(data)
+
+    def faults() -> Iterator[str]:
+        for field in ("backup", "brokerName", "mode"):
+            value = document.get(field)
+            if not isinstance(value, str) or not value:
+                yield f"{field} is {_shown(value)}, expected a name"
+        start, end = (integer(document.get(field), 0, OFFSET_MAX) for field in ("logStart", "logEnd"))
+        if start is None or end is None or end < start:
+            ends = f"{_shown(document.get('logStart'))} to {_shown(document.get('logEnd'))}"
+            yield f"it has the log from {ends}, expected two offsets"
+
+    return _first(faults())
+
+
+def doubt_faults(data: bytes, now_ms: int) -> list[str]:
+    """What is wrong with a logDoubt.json."""
+    return _first(
+        f"{name} is {_shown(value)}, expected true, false, or a number of at least 0"
+        for name, value in _document(data).items()
+        if value is not None and not isinstance(value, bool) and integer(value, 0, LONG_MAX) is None
+    )
+
+
+def steering_faults(data: bytes, now_ms: int) -> list[str]:
+    """What is wrong with a steering.json."""
+    return _first(
+        f"{name} is {_shown(value)}, expected true or false"
+        for name, value in _document(data).items()
+        if not isinstance(value, bool)
+    )
+
+
 def index_header_faults(header: bytes, size: int, slots: int, now_ms: int) -> list[str]:
     """What is wrong with the header of an index file of this size. A file without an entry has an empty
     one."""
@@ -213,13 +255,17 @@ def index_header_faults(header: bytes, size: int, slots: int, now_ms: int) -> li
 
 
 STATE_VALUES: Final[Mapping[str, StateCheck]] = {
+    "brokerIdentity-incarnations": incarnations_faults,
     "brokerIdentity-temp": pending_identity_faults,
     "dataPaths.json": paths_faults,
+    "logDoubt.json": doubt_faults,
     "logExtent.json": log_extent_faults,
     "logPaths.json": paths_faults,
     "queues.clean": clean_queues_faults,
+    "restoredFrom.json": restored_faults,
     "compaction/position-checkpoint": positions_faults,
     "config/delayOffset.json": delay_faults,
+    "config/steering.json": steering_faults,
     "config/subscriptionGroup.json": groups_faults,
     "config/timercheck": timer_checkpoint_faults,
     "config/timermetrics": counts_faults("timingCount"),

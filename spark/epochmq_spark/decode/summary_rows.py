@@ -36,6 +36,8 @@ Kinds of rows (`SummaryKind`) and their columns (`schemas.SUMMARY`). `end` is ex
 - index: `at`, `end` the first and the last physical offset in the header of an index file, `detail` its name
 - chain: `at` the number of an index entry that a search does not reach, `end` the physical offset that the
   entry has, `detail` the name of the index file
+- index-time: `at` the number of an index entry whose time is out of order, `end` its physical offset,
+  `digest` its hash, `low` its seconds, `high` when its file begins, `detail` the name of the file
 - file: `at`, `end` the beginning and the end of a file that cannot be read, `detail` why
 
 Digests of one kind and number are combined by exclusive or, so equal sets have equal digests. Several ranges
@@ -55,6 +57,7 @@ from epochmq_spark import schemas
 from epochmq_spark.decode import log_digests as d
 from epochmq_spark.decode import walk as w
 from epochmq_spark.decode.index_chains import IndexEntries
+from epochmq_spark.decode.index_entries import FIRST_TIMED
 from epochmq_spark.decode.log_digests import BLOCK_BITS, BUCKET_BITS, SCHEDULE_TOPIC, LogDigests
 from epochmq_spark.decode.queue_units import QueueUnits
 from epochmq_spark.log_spans import ENTRY_COLUMNS, RUNS_OF_RANGE_MAX, LogSpan, join_spans
@@ -84,6 +87,7 @@ class SummaryKind(StrEnum):
     KEYS_BY_INDEX = "entry"
     INDEX_FILE = "index"
     BROKEN_CHAIN = "chain"
+    ODD_INDEX_TIME = "index-time"
     UNREADABLE_FILE = "file"
 
 
@@ -351,6 +355,26 @@ def add_index(
         zeros = np.zeros(len(listed), _INT)
         names: list[str | None] = [name] * len(listed)
         out.add(SummaryKind.BROKEN_CHAIN, numbers, offsets, zeros, zeros, zeros, zeros, detail=names)
+
+
+def add_odd_times(
+    out: SummaryRows, name: str, part: IndexEntries, times_ms: tuple[int, int], log_start: int, most: int
+) -> int:
+    """Adds a row of kind index-time for each entry whose time is out of order, or after the last message: at
+    most `most` rows. `times_ms` are the times of the first and the last message of the file. Returns the
+    number of rows."""
+    begin_ms, end_ms = times_ms
+    drops = np.flatnonzero(np.diff(part.seconds) < 0)
+    beyond = np.flatnonzero((part.seconds < 0) | (part.seconds > max(end_ms - begin_ms, 0) // 1000))
+    odd = np.unique(np.concatenate([drops, drops + 1, beyond]))
+    odd = odd[(part.numbers[odd] >= FIRST_TIMED) & (part.physical[odd] >= log_start)][:most]
+    if len(odd):
+        zeros, names = np.zeros(len(odd), _INT), list[str | None]([name]) * len(odd)
+        numbers, physical = part.numbers[odd], part.physical[odd]
+        begins = np.full(len(odd), begin_ms, _INT)
+        kind = SummaryKind.ODD_INDEX_TIME
+        out.add(kind, numbers, physical, zeros, part.hashes[odd], part.seconds[odd], begins, detail=names)
+    return len(odd)
 
 
 def add_index_keys(out: SummaryRows, hashes: Array, positions: Array, kind: SummaryKind) -> None:

@@ -3,7 +3,7 @@ compaction topics leave in one replica's store."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from epochmq_spark.drill_down import AuditedLog
@@ -28,8 +28,9 @@ FEATURES: Final[Mapping[str, Callable[[ReplicaReader], None]]] = {
 """The check of each feature."""
 
 
-def check_feature(name: str, log: AuditedLog) -> list[dict[str, Any]]:
-    """The findings of one feature in one replica. Raises OSError if a file cannot be read."""
-    reader = ReplicaReader(log)
+def check_feature(name: str, log: AuditedLog, group: Sequence[AuditedLog] = ()) -> list[dict[str, Any]]:
+    """The findings of one feature in one replica. `group` are the logs of its group. Raises OSError if a file
+    cannot be read."""
+    reader = ReplicaReader(log, [one for one in group if one.replica != log.replica])
     FEATURES[name](reader)
     return reader.all_findings()

@@ -9,6 +9,7 @@ from typing import Any, Final
 from epochmq_formats.queue_unit import UNIT_BYTES
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.message import MessageExt, decode_record
+from epochmq_protocol.record_layout import SIZE_AND_MAGIC
 from epochmq_spark import files, store_layout
 from epochmq_spark.decode.queue_units import QueueUnits
 from epochmq_spark.decode.unit_columns import decode_units
@@ -83,9 +84,9 @@ class FileWindow:
 class ReplicaReader:
     """One replica with its files. Its findings are counted: of each kind, `LISTED_MAX` are listed."""
 
-    def __init__(self, log: AuditedLog) -> None:
-        """Lists the directory. Raises OSError."""
-        self.log = log
+    def __init__(self, log: AuditedLog, others: Sequence[AuditedLog] = ()) -> None:
+        """Lists the directory. `others` are the logs of the other replicas of the group. Raises OSError."""
+        self.log, self.others = log, others
         self.location = log.replica.location
         self.contents = scan_store(self.location)
         self.findings: list[Row] = []
@@ -143,6 +144,17 @@ class ReplicaReader:
             return None if data is None else decode_record(data, check_crc=check_crc)
         except EpochMQError:
             return None
+
+    def message_at(self, physical: int) -> MessageExt | None:
+        """The message that starts at an offset of the log; None if no valid one does. Raises OSError."""
+        if not self.log.extent.start <= physical < self.log.extent.end:
+            return None
+        start = self._records.read(physical, SIZE_AND_MAGIC.size) or b""
+        if len(start) < SIZE_AND_MAGIC.size:
+            return None
+        size, _ = SIZE_AND_MAGIC.unpack(start[: SIZE_AND_MAGIC.size])
+        message = self.message(physical, size, check_crc=False)
+        return message if message is not None and message.physical_offset == physical else None
 
     def messages(self, queue: QueueReader, offset: int = 0) -> Iterator[tuple[int, MessageExt]]:
         """(queue offset, message) of the queue's messages from an offset on. Raises OSError."""

@@ -10,12 +10,13 @@ from typing import Any, Final
 import numpy as np
 
 from epochmq_formats.store_checkpoint import FIELD, PHYSIC_MSG_TIMESTAMP_AT
-from epochmq_formats.timer_log import NO_UNIT, UNIT_BYTES, units_end
+from epochmq_formats.timer_log import MAGIC_DELETE, NO_UNIT, UNIT_BYTES, units_end
 from epochmq_formats.timer_wheel import SLOTS, WHEEL_BYTES
 from epochmq_protocol.message import MessageExt, parse_properties
 from epochmq_protocol.message_const import (
     BLANK_MAGIC,
     PROPERTY_REAL_TOPIC,
+    PROPERTY_TIMER_DEL_UNIQKEY,
     PROPERTY_TIMER_OUT_MS,
     PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
 )
@@ -248,6 +249,7 @@ class _TimerQueue:
         self._starts = np.array([block.physical for block in self._blocks], np.int64)
         self._seen = np.zeros(max(queue.end - queue.first, 0), bool)
         self._cached: tuple[int, Any] = (-1, None)
+        self._deletions_left = MISSING_READ_MAX
 
     def mark(self, positions: Array, units: Array) -> None:
         """Notes the records of units, and reports units without a record."""
@@ -262,8 +264,24 @@ class _TimerQueue:
                 at = np.minimum(np.searchsorted(block.physical, physical[chosen]), len(block.physical) - 1)
                 found = (block.physical[at] == physical[chosen]) & (block.sizes[at] == sizes[chosen])
                 self._seen[block.offsets[at[found]] - self._queue.first] = True
+                self._check_deletions(positions, units, chosen[found])
             for one in chosen[~found].tolist():
                 self._report_no_record(int(positions[one]), int(physical[one]), int(sizes[one]))
+
+    def _check_deletions(self, positions: Array, units: Array, chosen: Array) -> None:
+        """Reports units that delete another message although their record does not ask for it: the message of
+        such a unit is never delivered."""
+        deleting = chosen[units["magic"][chosen] & MAGIC_DELETE != 0][: self._deletions_left]
+        self._deletions_left -= len(deleting)
+        for one in deleting.tolist():
+            physical, position = int(units["physical"][one]), int(positions[one])
+            message = self._reader.message(physical, int(units["size"][one]))
+            if message is None or PROPERTY_TIMER_DEL_UNIQKEY in parse_properties(message.properties):
+                continue
+            parts = (part for part in self._reader.contents.timer_log if part.holds(position))
+            file = next((part.location for part in parts), None)
+            detail = f"unit at {position} deletes a message, its record has no {PROPERTY_TIMER_DEL_UNIQKEY}"
+            self._reader.report("timer.broken-unit", file=file, start_offset=physical, detail=detail)
 
     def _report_no_record(self, position: int, physical: int, size: int) -> None:
         if not self._reader.stopped and physical + size > self._reader.log.dispatched_end:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from epochmq_formats.index_file import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
+from epochmq_formats.index_file import ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT_BYTES
 from epochmq_spark import files, schemas, store_layout
 from epochmq_spark.decode.index_chains import IndexChains, IndexEntries
 from epochmq_spark.decode.index_entries import (
@@ -47,7 +47,7 @@ class IndexFileScan:
     """Reads an index file in parts of `PART_ENTRIES` entries. All methods raise OSError; the constructor
     does, too, if the number of slots is unknown. `low_offset` and `high_offset` are the physical offsets of
     the first and the last message in the index file, as its header says. `count` is the number of entries,
-    including the unused entry 0."""
+    including the unused entry 0. `times_ms` are the store times of the first and the last message."""
 
     def __init__(self, location: str, size: int, slots: int | None = None) -> None:
         self.location, self._size = location, size
@@ -58,7 +58,9 @@ class IndexFileScan:
             )
         self._entries_at = HEADER_BYTES + SLOT_BYTES * total_slots
         self._chains = IndexChains(total_slots)
-        self.low_offset, self.high_offset, count = index_header(self._read(0, HEADER_BYTES))
+        header = self._read(0, HEADER_BYTES)
+        self.low_offset, self.high_offset, count = index_header(header)
+        self.times_ms: tuple[int, int] = HEADER.unpack(bytes(header))[:2]
         self.count = max(min(count, (size - self._entries_at) // ENTRY_BYTES), 1)
 
     @property

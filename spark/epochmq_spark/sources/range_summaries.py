@@ -25,6 +25,7 @@ from epochmq_spark.decode.summary_rows import (
     add_entries,
     add_entry_units,
     add_index,
+    add_odd_times,
     add_spans,
     add_units,
     spans_of,
@@ -120,12 +121,13 @@ def read_entry_units(file_range: FileRange) -> QueueUnits:
 
 def _add_index_rows(out: SummaryRows, file_range: FileRange) -> None:
     scan, broken = IndexFileScan(file_range.location, file_range.size), list[tuple[int, int]]()
+    odd, name = 0, files.name_of(file_range.location)
     for part in scan.parts():
+        odd += add_odd_times(out, name, part, scan.times_ms, file_range.log_start, BROKEN_MAX - odd)
         found = add_entries(out, part, file_range.log_start)
         broken += found[: BROKEN_MAX - len(broken)]
     if scan.count > 1:  # RocketMQ writes 1 into the header of an index file without entries
         broken += scan.orphaned_heads(BROKEN_MAX)
-        name = files.name_of(file_range.location)
         add_index(out, name, (scan.low_offset, scan.high_offset), broken)
 
 

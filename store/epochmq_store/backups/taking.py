@@ -238,11 +238,16 @@ class _Backup:
                 if one.ends_log:
                     break
             if at < file_end:
-                if cut is None and self._log.file_at(file_end) is not None:
+                if cut is None and self._has_records_from(file_end):
                     raise BrokenRecordError(at, "but the log has later files")
                 return
         if cut is not None and at < cut:
             raise BackupError(f"the log of {self._cut.replica} ends at {at}, before the cut at {cut}")
+
+    def _has_records_from(self, offset: int) -> bool:
+        """Whether the file that begins at an offset has a record. Brokers create the next file in advance."""
+        later = self._log.file_at(offset)
+        return later is not None and any(later[1].read(offset - later[0], PLAIN.start_bytes))
 
     def _piece_at(self, start: int, begins: int, file: store_snapshot.OpenFile, limit: int) -> _WalkedRange:
         """The piece that starts at `start`: whole records below `limit`."""

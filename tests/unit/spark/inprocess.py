@@ -21,6 +21,7 @@ from epochmq_spark.checks import former_topics, two_histories
 from epochmq_spark.checks.record_copies import TAIL_KINDS
 from epochmq_spark.drill_down import AuditedLog
 from epochmq_spark.features import FEATURES, check_feature
+from epochmq_spark.features.index_times import compare_index_time
 from epochmq_spark.findings import finding
 from epochmq_spark.sources.epochs import EpochsReader
 from epochmq_spark.sources.file_ranges import FileRangeReader
@@ -62,6 +63,7 @@ def run(
                     diverged[group].add(row["replica"])
     findings += two_histories.describe_histories(_one_sided_ranges(findings))
     findings += audit_state.compare_replicas(state, diverged, metadata)
+    findings += audit_state.find_no_index(state, summary)
     for row in by_kind["bad"]:
         columns = {"start_offset": row["at"], "end_offset": row["end"], "queue_offset": row["low"]}
         columns |= {"topic": row["topic"], "queue_id": row["queue_id"], "message_id": row["detail"]}
@@ -70,12 +72,15 @@ def run(
         columns = {"start_offset": row["at"], "end_offset": row["end"], "store_timestamp": row["low"]}
         columns |= {"detail": row["detail"]}
         findings.append(finding(row["group"], row["replica"], "record.store-time", **columns))
+    logs = state.logs()
     for row in by_kind["chain"]:
         of_chain = {"start_offset": row["end"], "file": row["detail"]}
         findings.append(finding(row["group"], row["replica"], "index.broken-chain", **of_chain))
+    for row in by_kind["index-time"]:
+        if (log := logs.get((row["group"], row["replica"]))) is not None:
+            findings += _checked(log, compare_index_time, row)
     for row in by_kind["file"]:
         findings.append(finding(row["group"], row["replica"], "file.unreadable", detail=row["detail"]))
-    logs = state.logs()
     findings += _compare_queues(state, logs, by_kind) + _compare_keys(logs, by_kind)
     findings += _compare_entries(logs, by_kind)
     ends: dict[tuple[Any, ...], int] = {}
@@ -94,9 +99,12 @@ def run(
         is_without = end is None and not row["fault"] and row["group"] in state.groups_with_queues()
         if row["fault"] or (row["offset"] > 0 if is_without else end is not None and row["offset"] > end):
             findings += audit.offset_finding(row | {"queue_end": end})
-    for log in logs.values():
+    for (group, _), log in logs.items():
+        others = [one for key, one in logs.items() if key[0] == group]
         for name in FEATURES:
-            findings += _checked(log, lambda log, name: check_feature(name, log), name)
+            findings += _checked(
+                log, lambda log, name, others: check_feature(name, log, others), name, others
+            )
     for group, replica, starts in audit_state.epoch_starts(state):
         findings += _checked(logs[group, replica], drill_down.check_epoch_starts, starts)
     return findings

@@ -121,6 +121,16 @@ def test_a_stopped_store_ends_with_its_last_whole_record(site: Site) -> None:
     assert site.take(None).log_end == len(site.data)
 
 
+def test_a_stopped_store_may_have_a_file_that_was_created_in_advance(site: Site) -> None:
+    last = sorted((site.store / "commitlog").iterdir())[-1]
+    later = last.with_name(f"{int(last.name) + SEGMENT:020}")
+    later.write_bytes(bytes(SEGMENT))
+    assert site.take(None).log_end == len(site.data)
+    later.write_bytes(bytes([1]) * SEGMENT)
+    with pytest.raises(BrokenRecordError, match="but the log has later files"):
+        site.take(None, full=True)
+
+
 def test_a_broken_record_below_the_cut_ends_the_backup(site: Site) -> None:
     first = sorted((site.store / "commitlog").iterdir())[0]
     content = bytearray(first.read_bytes())
