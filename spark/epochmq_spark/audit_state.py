@@ -210,8 +210,8 @@ def _is_new(location: str, contents: store_layout.StoreContents) -> bool:
 
 
 def _is_restored(location: str, contents: store_layout.StoreContents) -> bool:
-    """Whether a store was restored from a backup and has not been started: the restored checkpoint has the store
-    time of the log, and none of its queues."""
+    """Whether a store was restored from a backup and has not been started: the restored checkpoint has the
+    store time of the log, and none of its queues."""
     if restored_store.FILE_NAME not in contents.names:
         return False
     try:

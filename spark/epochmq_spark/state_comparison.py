@@ -88,10 +88,16 @@ def compare_state_files(
     for group, histories in by_group.items():
         members = {one.name: stores[group, one.name] for one in histories if one.end > one.start}
         stopped = {one.name for one in histories if one.stopped}
+        is_indexed = any(_has_indexed(replicas[group, name].location) for name in members)
         for name, contents in members.items():
             others = [other for of, other in members.items() if of != name]
             location = replicas[group, name].location
-            missing = _missing_directories(contents, others, location, stopped=name in stopped)
+            missing = [*_missing_directories(contents, others)] if name in stopped else []
+            if "config" not in contents.names and any(other.config for other in others):
+                missing.insert(0, ("config", "the directory config is missing, and another replica has it"))
+            if name in stopped and is_indexed and not any(one.index for one in members.values()):
+                detail = "no index file is there, and the checkpoint says that messages were indexed"
+                missing.append(("index", detail))
             for file, detail in missing:
                 place = files.join(location, file)
                 rows.append(finding(group, name, "directory.incomplete", file=place, detail=detail))
@@ -141,13 +147,9 @@ def _offsets_at_zero(group: str, locations: Mapping[str, str]) -> Iterator[Row]:
 
 
 def _missing_directories(
-    contents: StoreContents, others: Sequence[StoreContents], location: str, *, stopped: bool
+    contents: StoreContents, others: Sequence[StoreContents]
 ) -> Iterator[tuple[str, str]]:
-    """(name, what is wrong) of each directory or file that is missing."""
-    if "config" not in contents.names and any(other.config for other in others):
-        yield "config", "the directory config is missing, and another replica has it"
-    if not stopped:
-        return
+    """(name, what is wrong) of each directory or file of features that is missing after a clean stop."""
     for name, is_used in (
         ("batchconsumequeue", any(queue.files for other in others for queue in other.batch_queues)),
         ("compaction", any(queue.files for other in others for queue in other.compaction_logs)),
@@ -166,8 +168,6 @@ def _missing_directories(
         if not has_snapshot:
             evidence = "the timer log" if contents.timer_log else "config/timercheck"
             yield "timerwheel", f"the file timerwheel is missing, and {evidence} is there"
-    if not contents.index and _has_indexed(location) and not any(other.index for other in others):
-        yield "index", "no index file is there, and the checkpoint says that messages were indexed"
 
 
 def _has_addresses(queue: ConsumeQueueFiles) -> bool:

@@ -108,6 +108,20 @@ def replace_record(record: Record, changed: message.MessageExt) -> None:
     overwrite(record.path, record.at, data)
 
 
+def set_times_of_index(replica: Path) -> None:
+    """Gives headers and entries of the index the times that a broker would have written: the seconds from the
+    first message on, and 0 for what was stored before it."""
+    times = {one.offset: one.message.store_timestamp for one in records(replica)}
+    for path in (replica / "index").iterdir():
+        _, _, first, last, _, count = struct.unpack_from(">qqqqii", path.read_bytes())
+        overwrite(path, 0, struct.pack(">qq", times[first], times[last]))
+        for number in range(1, count):
+            at = 40 + 100 * 4 + number * 20
+            (physical,) = struct.unpack_from(">q", path.read_bytes(), at + 4)
+            seconds = max((times[physical] - times[first]) // 1000, 0)
+            overwrite(path, at + 12, struct.pack(">i", seconds))
+
+
 def epochs(replica: Path) -> list[EpochEntry]:
     """The entries of the epoch file."""
     return parse_epoch_file((replica / "epochFileCheckpoint").read_text())

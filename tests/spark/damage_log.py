@@ -18,6 +18,7 @@ from tests.spark.damage_kit import (
     records,
     replace_record,
     segments,
+    set_times_of_index,
     write_epochs,
 )
 
@@ -190,6 +191,7 @@ def damage_before_a_clock_step(group: list[Path], rng: random.Random) -> Injecte
             one = record.message
             one.store_timestamp -= 3_600_000
             replace_record(record, one)
+        set_times_of_index(replica)
         overwrite(replica / "checkpoint", 32, bytes(8))
     replica = rng.choice(group)
     record = records(replica)[at]

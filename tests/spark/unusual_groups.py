@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from tests.spark import damage
-from tests.spark.damage_kit import epochs_with_bytes, overwrite, records, replace_record, write_epochs
+from tests.spark.damage_kit import (
+    epochs_with_bytes,
+    overwrite,
+    records,
+    replace_record,
+    set_times_of_index,
+    write_epochs,
+)
 
 Row = dict[str, Any]
 Change = Callable[[list[Path]], set[tuple[str, str]]]
@@ -96,22 +103,8 @@ def a_clock_that_was_set_back(group: list[Path]) -> set[tuple[str, str]]:
             one = record.message
             one.store_timestamp -= 3_600_000
             replace_record(record, one)
-        _set_times_of_index(replica)
+        set_times_of_index(replica)
     return set()
-
-
-def _set_times_of_index(replica: Path) -> None:
-    """Gives headers and entries of the index the times that a broker would have written: the seconds from the
-    first message on, and 0 for what was stored before it."""
-    times = {one.offset: one.message.store_timestamp for one in records(replica)}
-    for path in (replica / "index").iterdir():
-        _, _, first, last, _, count = struct.unpack_from(">qqqqii", path.read_bytes())
-        overwrite(path, 0, struct.pack(">qq", times[first], times[last]))
-        for number in range(1, count):
-            at = 40 + 100 * 4 + number * 20
-            (physical,) = struct.unpack_from(">q", path.read_bytes(), at + 4)
-            seconds = max((times[physical] - times[first]) // 1000, 0)
-            overwrite(path, at + 12, struct.pack(">i", seconds))
 
 
 def found(rows: Sequence[Row]) -> set[tuple[str, str]]:

@@ -844,7 +844,7 @@ def magic_of_a_timer_unit(group: Sequence[Path]) -> Place:
 def previous_of_a_timer_unit(group: Sequence[Path]) -> Place:
     path = timer_file(group[1])
     units = list(struct.iter_unpack(">iqiqiqiiq", path.read_bytes()[: 78 * 52]))
-    number = next(number for number, unit in enumerate(units) if number > 2 and unit[1] > 0)
+    number = next(number for number, unit in enumerate(units) if unit[1] > 0)
     overwrite(path, number * 52 + 4, struct.pack(">q", units[number][1] - 52))
     return Place(group[1], units[number][5])
 

@@ -113,6 +113,14 @@ def unit_with_another_time(root: Path) -> None:
     overwrite(unit_file(root), 5 * UNIT_BYTES + 20, struct.pack(">q", 1))
 
 
+def unit_of_zeros_at_the_start(root: Path) -> None:
+    overwrite(unit_file(root), 0, bytes(UNIT_BYTES))
+
+
+def unit_of_zeros_in_the_middle(root: Path) -> None:
+    overwrite(unit_file(root), 5 * UNIT_BYTES, bytes(UNIT_BYTES))
+
+
 def unit_file(root: Path) -> Path:
     (path,) = (root / QUEUE).iterdir()
     return path
@@ -126,6 +134,8 @@ def unit_file(root: Path) -> Path:
         (unit_with_another_base, "batch-queue.wrong-unit"),
         (unit_with_another_count, "batch-queue.wrong-unit"),
         (unit_with_another_time, "batch-queue.wrong-unit"),
+        (unit_of_zeros_at_the_start, "batch-queue.missing-unit"),
+        (unit_of_zeros_in_the_middle, "batch-queue.missing-unit"),
     ],
 )
 def test_damage_of_a_unit_is_found(tmp_path: Path, damage: Callable[[Path], None], kind: str) -> None:

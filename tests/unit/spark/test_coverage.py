@@ -70,7 +70,8 @@ def test_a_directory_that_cannot_be_identified_may_be_the_replica_that_is_absent
     paths = group_copies.copied(group(1000), tmp_path, "group-a")
     (paths[2] / "brokerIdentity").unlink()
     view = {"brokerName": "group-a", "masterEpoch": 1 << 20, "syncStateSet": [1, 2, 3]}
-    assert inprocess.run(inprocess.replicas_of(paths), view) == []
+    found = inprocess.run(inprocess.replicas_of(paths), view)
+    assert [(row["replica"], row["kind"]) for row in found] == [(paths[2].name, "state.missing")]
 
 
 @pytest.mark.parametrize("text", ["", "\n", "cluster#group-a", "#group-a#1", "cluster#group-a#one"])
