@@ -12,12 +12,12 @@ from typing import Any
 from epochmq_broker.config.clock import now_ms
 from epochmq_protocol.bodies import to_json
 from epochmq_protocol.codes import RequestCode
-from epochmq_protocol.headers import (
+from epochmq_protocol.headers_admin import (
     CreateTopicRequestHeader,
     DeleteSubscriptionGroupRequestHeader,
     DeleteTopicRequestHeader,
-    UpdateConsumerOffsetRequestHeader,
 )
+from epochmq_protocol.headers_client import UpdateConsumerOffsetRequestHeader
 from epochmq_protocol.subscription_groups import SubscriptionGroupConfig
 from epochmq_protocol.topics import LogicQueueMappingItem, TopicQueueMappingDetail
 from epochmq_store.backups import restoring, taking
