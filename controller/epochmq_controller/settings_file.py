@@ -76,7 +76,9 @@ def change(
     """Returns (the changed settings, the keys that changed) for a request that changes all keys of its body
     or none. RequestError NO_PERMISSION for a key in `black_list`. SYSTEM_ERROR for an invalid value (Java
     silently keeps the old one), and for a key that is not in `changeable`, and so cannot change while the
-    process runs. Unknown keys change nothing but `extra`, in place. Blanks around keys do not count."""
+    process runs, and for a long body. Unknown keys change nothing but `extra`, in place. Blanks around keys
+    do not count."""
+    properties.check_request(body)
     parsed = properties.parse(body.decode("utf-8", "replace"))
     changes = {key.strip(): value for key, value in parsed.items()}
     if not black_list.isdisjoint(changes):

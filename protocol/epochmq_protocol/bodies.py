@@ -8,7 +8,7 @@ offsets, lists, runtime information), `bodies_controller` (replicas, SyncStateSe
 from __future__ import annotations
 
 from epochmq_protocol.bodies_admin import *  # noqa: F403 (each module lists its names)
-from epochmq_protocol.bodies_base import Body, MessageQueue, convert, from_json, to_json
+from epochmq_protocol.bodies_base import Body, MessageQueue, convert, from_json, from_request, to_json
 from epochmq_protocol.bodies_client import *  # noqa: F403
 from epochmq_protocol.bodies_controller import *  # noqa: F403
 from epochmq_protocol.route import BrokerData, QueueData, TopicRouteData, encode_route
@@ -47,5 +47,6 @@ __all__ = [
     "convert",
     "encode_route",
     "from_json",
+    "from_request",
     "to_json",
 ]

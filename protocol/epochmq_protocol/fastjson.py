@@ -55,7 +55,8 @@ _DIGITS_MAX: Final = 40
 
 def loads(data: bytes | str, *, lenient_bytes_max: int | None = None) -> Any:
     """Reads any JSON that fastjson reads, as plain values. RemoteProtocolError for anything else.
-    OversizedError: it is no standard JSON, and has more than `lenient_bytes_max` bytes."""
+    OversizedError: it is no standard JSON, and has more than `lenient_bytes_max` bytes. References in so long
+    a document are not resolved."""
     try:
         value = orjson.loads(data)
     except ValueError as error:
@@ -69,6 +70,7 @@ def loads(data: bytes | str, *, lenient_bytes_max: int | None = None) -> Any:
         has_reference = "$ref" in text
     else:
         has_reference = (b"$ref" if isinstance(data, bytes) else "$ref") in data  # type: ignore[operator]
+        has_reference &= lenient_bytes_max is None or len(data) <= lenient_bytes_max
     return resolve_references(value, min(NODES_MAX, EXPANDED_MIN + len(data))) if has_reference else value
 
 

@@ -14,6 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from epochmq_protocol.codes import ResponseCode
+from epochmq_protocol.errors import RequestError
+
+REQUEST_BYTES_MAX = 65_536
+"""The longest text that a request may carry. All settings of a broker with their values have 25 kB."""
 _BLANK = " \t\f"
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
@@ -25,6 +30,24 @@ def parse(text: str) -> dict[str, str]:
         key, value = _split(line)
         found[key] = value
     return found
+
+
+def parse_request(body: bytes) -> dict[str, str]:
+    """`parse` of the body of a request. RequestError SYSTEM_ERROR: it is too long, or not UTF-8."""
+    check_request(body)
+    try:
+        return parse(body.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, "string2Properties error") from None
+
+
+def check_request(body: bytes) -> None:
+    """RequestError SYSTEM_ERROR: the body of a request is longer than a text may be."""
+    if len(body) > REQUEST_BYTES_MAX:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"settings of {len(body)} bytes, expected at most {REQUEST_BYTES_MAX}: send fewer at a time",
+        )
 
 
 def format(values: Mapping[str, str], *, is_sorted: bool = False) -> str:

@@ -10,13 +10,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
+from epochmq_broker.auth.acls import Acl
 from epochmq_broker.auth.metadata import AuthMetadata, UsersAndAcls
 from epochmq_broker.auth.plain_acl import accounts_of, migrated
+from epochmq_broker.auth.users import User
 from epochmq_protocol import fastjson
-from epochmq_protocol.bodies import from_json
+from epochmq_protocol.bodies import AclInfo, UserInfo, from_json
 from epochmq_protocol.errors import ConfigError
+from epochmq_store.state_files.rendered_table import RenderedTable
 from epochmq_store.state_files.state_file_io import PRIVATE_FILE, read_state_file
 
 log = logging.getLogger(__name__)
@@ -33,6 +36,8 @@ class AuthFile:
         self._path = directory / PRIVATE_FILE
         self._metadata = metadata
         self._write = write
+        self._acls = RenderedTable(lambda _, acl: _item(cast(Acl, acl).info()))
+        self._users = RenderedTable(lambda _, user: _item(cast(User, user).info()))
         metadata.on_change.append(self._changed)
 
     def load(self) -> None:
@@ -48,7 +53,22 @@ class AuthFile:
             )
 
     def _changed(self) -> None:
-        self._write(self._path, fastjson.dumps(self._metadata.content(), pretty=True))
+        self._write(self._path, self.encode())
+
+    def encode(self) -> bytes:
+        """Encodes the file."""
+        self._acls.changed_everywhere()
+        self._users.changed_everywhere()
+        acls, users = self._acls.join(self._metadata.acls), self._users.join(self._metadata.users)
+        return b'{\n\t"acls":%b,\n\t"users":%b\n}' % (_list(acls), _list(users))
+
+
+def _item(info: AclInfo | UserInfo) -> bytes:
+    return b"\n\t\t" + fastjson.dumps(info, pretty=True).replace(b"\n", b"\n\t\t")
+
+
+def _list(items: bytes) -> bytes:
+    return b"[%b\n\t]" % items if items else b"[]"
 
 
 def _decode(data: bytes) -> UsersAndAcls:

@@ -294,10 +294,10 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
     max_pop_polling_size: Positive = 100_000
 
     # bounds of what one request may ask for, which the event loop does at once. Not of RocketMQ
-    max_groups_per_heartbeat: Positive = 2000
+    max_groups_per_heartbeat: Positive = 1000
     """Producer groups and consumer groups together."""
-    max_subscriptions_per_heartbeat: Positive = 20_000
-    max_queues_per_lock: Positive = 20_000
+    max_subscriptions_per_heartbeat: Positive = 5000
+    max_queues_per_lock: Positive = 5000
     pop_long_polling_force_notify_interval: int = 800
     pop_from_retry_probability: Annotated[int, Meta(ge=0, le=100)] = 20
     pop_from_retry_probability_for_priority: Annotated[int, Meta(ge=0, le=100)] = 0

@@ -22,6 +22,7 @@ from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command
 from epochmq_protocol.transport.connection import OVERLOAD_REMARK, RemotingConnection, RequestHandler
+from epochmq_protocol.transport.turns import WorkInTurns
 from epochmq_store.files.page_residency import NotResidentError, warm
 from epochmq_store.reading.message_reader import MessageReader
 from epochmq_store.statuses import StoreReadError
@@ -209,11 +210,34 @@ class ColdReadRetrier:
             connection: RemotingConnection, command: Command
         ) -> Command | Awaitable[Command | None] | None:
             try:
-                return self._in_memory(handler, connection, command)
+                result = self._in_memory(handler, connection, command)
             except NotResidentError as missing:
                 return self._run_after_reads(handler, connection, command, missing)
+            if isinstance(result, WorkInTurns):
+                return self._finish(result, handler, connection, command)
+            return result
 
         return handle
+
+    async def _finish(
+        self,
+        work: WorkInTurns[Command | None],
+        handler: RequestHandler,
+        connection: RemotingConnection,
+        command: Command,
+    ) -> Command | None:
+        """Runs the further turns of a request; anew, if one of them needs the disk."""
+        try:
+            return await self._in_memory_turns(work)
+        except NotResidentError as missing:
+            return await self._run_after_reads(handler, connection, command, missing)
+
+    async def _in_memory_turns(self, work: WorkInTurns[Command | None]) -> Command | None:
+        def turn() -> None:
+            with self._reader.resident:
+                work.run_turn()
+
+        return await work.run(turn)
 
     def _in_memory(
         self, handler: RequestHandler, connection: RemotingConnection, command: Command
@@ -232,6 +256,8 @@ class ColdReadRetrier:
             await self._reads.read(connection, missing)
             try:
                 result = self._in_memory(handler, connection, command)
+                if isinstance(result, WorkInTurns):
+                    return await self._in_memory_turns(result)
             except NotResidentError as again:
                 missing = again
                 continue

@@ -135,11 +135,14 @@ class ConsumerOffsetTable:
 
     def topics_of(self, group: str) -> set[str]:
         """Topics on which the group has an offset."""
-        return {topic for topic, of_group in self._keys() if of_group == group}
+        end = SEPARATOR + group
+        return {key[: -len(end)] for key in self._offsets if key.endswith(end) and key.count(SEPARATOR) == 1}
 
     def groups_of(self, topic: str) -> set[str]:
         """Groups that have an offset on the topic."""
-        return {group for of_topic, group in self._keys() if of_topic == topic}
+        begin = topic + SEPARATOR
+        found = {key for key in self._offsets if key.startswith(begin) and key.count(SEPARATOR) == 1}
+        return {key[len(begin) :] for key in found}
 
     def queues(self, group: str, topic: str) -> Mapping[int, int]:
         """Queue -> offset of a group on a topic; empty if it has none."""
@@ -151,7 +154,11 @@ class ConsumerOffsetTable:
         """Queue -> the lowest offset of any group outside `skipped`. Offsets below the queue's `min_offset`
         do not count (QUERY_CORRECTION_OFFSET)."""
         lowest: dict[int, int] = {}
+        skipped = frozenset(skipped)
+        begin = topic + SEPARATOR
         for key, queues in self._offsets.items():
+            if not key.startswith(begin) and key != topic:
+                continue
             parts = key.split(SEPARATOR)
             if parts[0] != topic or (len(parts) > 1 and parts[1] in skipped):
                 continue
@@ -171,11 +178,13 @@ class ConsumerOffsetTable:
 
     def forget_group(self, group: str) -> bool:
         """Deletes every offset, reset and pull position of a group. Returns whether there was any."""
-        return self._forget(lambda _, of_group: of_group == group)
+        end = SEPARATOR + group
+        return self._forget(lambda key: key.endswith(end))
 
     def forget_topic(self, topic: str) -> bool:
         """Deletes every offset, reset and pull position on a topic. Returns whether there was any."""
-        return self._forget(lambda of_topic, _: of_topic == topic)
+        begin = topic + SEPARATOR
+        return self._forget(lambda key: key.startswith(begin))
 
     # loading, and copying from a master
 
@@ -211,19 +220,10 @@ class ConsumerOffsetTable:
         slave, see that offsets have changed."""
         self.data_version = self.data_version.next(self._clock_ms(), self._state_version())
 
-    def _keys(self) -> list[tuple[str, str]]:
-        pairs = (key.split(SEPARATOR) for key in self._offsets)
-        return [(pair[0], pair[1]) for pair in pairs if len(pair) == 2]
-
-    def _forget(self, matches: Callable[[str, str], bool]) -> bool:
+    def _forget(self, matches: Callable[[str], bool]) -> bool:
         removed = False
         for table in (self._offsets, self._resets, self._pulled):
-            gone = []
-            for key in table:
-                pair = key.split(SEPARATOR)
-                if len(pair) == 2 and matches(pair[0], pair[1]):
-                    gone.append(key)
-            for key in gone:
+            for key in [key for key in table if matches(key) and key.count(SEPARATOR) == 1]:
                 del table[key]
                 removed = True
         self.changes += removed

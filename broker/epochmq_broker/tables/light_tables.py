@@ -146,12 +146,8 @@ class LightConsumerOffsetTable(ConsumerOffsetTable):
         self.changes += lowered > 0
         return lowered + super().clamp(end)
 
-    def _forget(self, matches: Callable[[str, str], bool]) -> bool:
-        gone = []
-        for key in self._light:
-            topic, _, group = key.rpartition(SEPARATOR)
-            if matches(topic, group):
-                gone.append(key)
+    def _forget(self, matches: Callable[[str], bool]) -> bool:
+        gone = [key for key in self._light if matches(key)]
         for key in gone:
             del self._light[key]
         self.changes += bool(gone)

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Generator
 from json.encoder import encode_basestring
 from pathlib import Path
 
@@ -25,6 +26,8 @@ from epochmq_protocol.bodies import from_json
 from epochmq_protocol.integers import Int, Long
 from epochmq_protocol.subscription_groups import SubscriptionGroupConfig
 from epochmq_protocol.topics import DataVersion, TopicConfig
+from epochmq_protocol.transport.turns import TURN_S
+from epochmq_store.state_files.rendered_table import RenderedTable
 from epochmq_store.state_files.state_file_io import read_state_file
 from epochmq_store.state_files.state_file_writer import StateFileWriter
 
@@ -33,6 +36,10 @@ log = logging.getLogger(__name__)
 TOPICS, GROUPS, OFFSETS = "topics.json", "subscriptionGroup.json", "consumerOffset.json"
 LIGHT_OFFSETS = "lmqConsumerOffset.json"
 """The file of all consumer offsets while enableLmq is on, in place of OFFSETS."""
+
+
+KEYS_AT_ONCE, KEYS_AT_A_TIME = 500, 20
+"""A larger table of offsets is encoded in steps of so many keys, 0.1 ms each."""
 
 
 class _TopicsFile(msgspec.Struct, rename="camel"):
@@ -73,9 +80,13 @@ class StateFiles:
         self._due: dict[str, Callable[[], bytes]] = {}
         self._scheduled: asyncio.Handle | None = None
         self._written_changes = -1
+        self._offsets_steps: Generator[None, None, bytes] | None = None
+        """The encoding of the offsets' file, while it goes on."""
         self._when_queues_written: Callable[[Callable[[], None]], None] = lambda write: write()
-        self._topic_entries = _RenderedEntries()
-        self._group_entries = _RenderedEntries()
+        self._topic_entries = RenderedTable(_entry)
+        self._group_entries = RenderedTable(_entry)
+        topics.on_change.append(self._topic_entries.changed)
+        groups.on_change.append(self._group_entries.changed)
 
     def write_offsets_after_queues(self, when_queues_written: Callable[[Callable[[], None]], None]) -> None:
         """Writes consumer offsets only after the units of the messages that they pass. `when_queues_written`
@@ -89,9 +100,11 @@ class StateFiles:
         topics = read_state_file(self._directory / TOPICS, lambda data: from_json(_TopicsFile, data))
         if topics is not None:
             self._topics.restore(topics.topic_config_table, topics.data_version)
+            self._topic_entries.changed_everywhere()
         groups = read_state_file(self._directory / GROUPS, lambda data: from_json(_GroupsFile, data))
         if groups is not None:
             self._groups.restore(groups.subscription_group_table, groups.forbidden_table, groups.data_version)
+            self._group_entries.changed_everywhere()
         offsets = self._read_offsets()
         if offsets is not None:
             self._offsets.restore(offsets.offset_table, offsets.data_version, offsets.lmq_offset_table)
@@ -116,8 +129,30 @@ class StateFiles:
         if changes == self._written_changes:
             self._writer.retry()
             return
+        if self._offsets_steps is not None:  # the former state is still being encoded
+            return
         self._written_changes = changes
-        data = self.offsets_json()
+        self._offsets_steps = self._encode_offsets()
+        if len(self._offsets.table) <= KEYS_AT_ONCE:
+            self._write_offsets(changes, self.offsets_json())
+        else:
+            self._encode_more_offsets(changes)
+
+    def _encode_more_offsets(self, changes: int) -> None:
+        """Encodes a part of a large table; the rest in later turns of the event loop."""
+        steps, until_s = self._offsets_steps, time.perf_counter() + TURN_S
+        if steps is None:  # `persist` has written the table meanwhile
+            return
+        try:
+            while time.perf_counter() < until_s:
+                next(steps)
+        except StopIteration as end:
+            self._write_offsets(changes, end.value)
+            return
+        asyncio.get_running_loop().call_soon(self._encode_more_offsets, changes)
+
+    def _write_offsets(self, changes: int, data: bytes) -> None:
+        self._offsets_steps = None
 
         def write() -> None:
             if self._written_changes == changes:  # no newer state was written in the meantime
@@ -132,18 +167,22 @@ class StateFiles:
             self._scheduled.cancel()
             self._scheduled = None
         self._due.clear()
+        self._topic_entries.changed_everywhere()
+        self._group_entries.changed_everywhere()
         for name, encode in (
             (TOPICS, self.topics_json),
             (GROUPS, self.groups_json),
             (self._offsets_file, self.offsets_json),
         ):
             self._writer.add(self._directory / name, encode())
+        self._offsets_steps = None
         self._written_changes = self._offsets.changes
         self._writer.flush()
 
     def topics_json(self) -> bytes:
         """Encodes topics.json."""
-        return _file(self._topics.data_version, topicConfigTable=self._topic_entries.text(self._topics.table))
+        topics = self._topic_entries.join(self._topics.table)
+        return _file(self._topics.data_version, topicConfigTable=_table(topics))
 
     def groups_json(self) -> bytes:
         """Encodes subscriptionGroup.json."""
@@ -151,21 +190,36 @@ class StateFiles:
         forbidden = {group: dict(bits) for group, bits in groups.forbidden_table.items()}
         return _file(
             groups.data_version,
-            forbiddenTable=_indented(fastjson.dumps(forbidden, pretty=True).decode(), 1),
-            subscriptionGroupTable=self._group_entries.text(groups.table),
+            forbiddenTable=_indented(fastjson.dumps(forbidden, pretty=True), 1),
+            subscriptionGroupTable=_table(self._group_entries.join(groups.table)),
         )
 
     def offsets_json(self) -> bytes:
         """Encodes consumerOffset.json or lmqConsumerOffset.json."""
+        steps = self._encode_offsets()
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                data: bytes = end.value
+                return data
+
+    def _encode_offsets(self) -> Generator[None, None, bytes]:
+        """Encodes the file in steps. Each entry is correct when it is encoded."""
         entries = []
-        for key, queues in sorted(self._offsets.table.items()):
+        for number, key in enumerate(sorted(self._offsets.table)):
+            queues = self._offsets.table.get(key)
+            if queues is None:  # deleted since an earlier step
+                continue
             inner = ",".join([f"{queue_id}:{offset}" for queue_id, offset in sorted(queues.items())])
             entries.append(f"\n\t\t{encode_basestring(key)}:{{{inner}\n\t\t}}")
-        tables = {"offsetTable": _joined(entries)}
+            if number % KEYS_AT_A_TIME == 0:
+                yield
+        tables = {"offsetTable": _table(",".join(entries).encode())}
         light = self._offsets.light_table
         if light is not None:
             rows = [f"\n\t\t{encode_basestring(key)}:{offset}" for key, offset in sorted(light.items())]
-            tables = {"lmqOffsetTable": _joined(rows)} | tables
+            tables = {"lmqOffsetTable": _table(",".join(rows).encode())} | tables
         return _file(self._offsets.data_version, **tables)
 
     def _write_now(self, name: str, encode: Callable[[], bytes]) -> None:
@@ -198,36 +252,24 @@ def _age(file: _OffsetsFile) -> tuple[int, int, int]:
     return version.state_version, version.counter, version.timestamp
 
 
-class _RenderedEntries:
-    """The JSON text of a table's entries. The tables replace values instead of modifying them, so an entry is
-    rendered again only if its value is another object. Writing a large table costs as much as its changes."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[object, str]] = {}
-
-    def text(self, table: Mapping[str, object]) -> str:
-        """The whole table, pretty-printed, as the value of a field of the file."""
-        before, known = self._known, {}
-        for name, value in table.items():
-            entry = before.get(name)
-            if entry is None or entry[0] is not value:
-                rendered = _indented(fastjson.dumps(value, pretty=True).decode(), 2)
-                entry = (value, f"\n\t\t{encode_basestring(name)}:{rendered}")
-            known[name] = entry
-        self._known = known
-        return _joined([known[name][1] for name in sorted(known)])
+def _entry(name: str, value: object) -> bytes:
+    """An entry of a table in a file, pretty-printed."""
+    rendered = _indented(fastjson.dumps(value, pretty=True), 2)
+    return b"\n\t\t%b:%b" % (encode_basestring(name).encode(), rendered)
 
 
-def _file(data_version: DataVersion, **fields: str) -> bytes:
+def _table(entries: bytes) -> bytes:
+    """A table as the value of a field of the file, with these entries."""
+    return b"{%b\n\t}" % entries if entries else b"{}"
+
+
+def _file(data_version: DataVersion, **fields: bytes) -> bytes:
     """A file with these fields in order; each field's value is its JSON text."""
-    version = _indented(fastjson.dumps(data_version, pretty=True).decode(), 1)
-    rest = "".join(f',\n\t"{name}":{text}' for name, text in fields.items())
-    return f'{{\n\t"dataVersion":{version}{rest}\n}}'.encode()
+    pieces = [b'{\n\t"dataVersion":', _indented(fastjson.dumps(data_version, pretty=True), 1)]
+    for name, text in fields.items():
+        pieces += [b',\n\t"%b":' % name.encode(), text]
+    return b"".join([*pieces, b"\n}"])
 
 
-def _joined(entries: list[str]) -> str:
-    return f"{{{','.join(entries)}\n\t}}" if entries else "{}"
-
-
-def _indented(text: str, levels: int) -> str:
-    return text.replace("\n", "\n" + "\t" * levels)
+def _indented(text: bytes, levels: int) -> bytes:
+    return text.replace(b"\n", b"\n" + b"\t" * levels)

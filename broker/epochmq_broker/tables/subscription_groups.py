@@ -106,9 +106,8 @@ class SubscriptionGroupTable:
         self._changed((name,))
         return config
 
-    def update(self, configs: Iterable[SubscriptionGroupConfig]) -> None:
-        """Creates or replaces groups for an administrator; all or nothing. Raises RequestError for a change
-        of attributes that is not allowed."""
+    def altered(self, configs: Iterable[SubscriptionGroupConfig]) -> dict[str, SubscriptionGroupConfig]:
+        """The groups as `update` would store them. Raises RequestError."""
         altered: dict[str, SubscriptionGroupConfig] = {}
         for config in configs:
             name = config.group_name
@@ -119,6 +118,12 @@ class SubscriptionGroupTable:
                 config.attributes or {},
             )
             altered[name] = msgspec.structs.replace(config, attributes=attributes)
+        return altered
+
+    def update(self, configs: Iterable[SubscriptionGroupConfig]) -> None:
+        """Creates or replaces groups for an administrator; all or nothing. Raises RequestError for a change
+        of attributes that is not allowed."""
+        altered = self.altered(configs)
         if altered:
             self._table.update(altered)
             self._changed(tuple(altered), versions=len(altered))

@@ -211,10 +211,8 @@ class TopicTable:
         self._table[config.topic_name] = config
         self._changed((config.topic_name,))
 
-    def update(self, configs: Iterable[TopicConfig]) -> None:
-        """Creates or replaces topics for an administrator. Attributes in `configs` are changes (`+key`,
-        `-key`) to the stored ones. All or nothing: raises RequestError if one attribute change is not
-        allowed."""
+    def altered(self, configs: Iterable[TopicConfig]) -> dict[str, TopicConfig]:
+        """The topics as `update` would store them. Raises RequestError."""
         altered: dict[str, TopicConfig] = {}
         for config in configs:
             name = config.topic_name
@@ -225,6 +223,13 @@ class TopicTable:
                 config.attributes or {},
             )
             altered[name] = msgspec.structs.replace(config, attributes=attributes)
+        return altered
+
+    def update(self, configs: Iterable[TopicConfig]) -> None:
+        """Creates or replaces topics for an administrator. Attributes in `configs` are changes (`+key`,
+        `-key`) to the stored ones. All or nothing: raises RequestError if one attribute change is not
+        allowed."""
+        altered = self.altered(configs)
         if altered:
             self._table.update(altered)
             # RocketMQ increments the version once per topic; slaves compare versions only for equality.

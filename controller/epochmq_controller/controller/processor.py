@@ -49,6 +49,7 @@ from epochmq_protocol.bodies import (
     from_json,
     to_json,
 )
+from epochmq_protocol.bodies_in_turns import map_entry, with_items
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.fastjson import parse_int
@@ -83,6 +84,7 @@ from epochmq_protocol.integers import INT_MAX, LONG_MAX
 from epochmq_protocol.replica_control import REMAINING_EPOCHS, AdoptedGroup, ReplicaControlCode
 from epochmq_protocol.transport import RemotingConnection
 from epochmq_protocol.transport.connection import RequestHandler
+from epochmq_protocol.transport.turns import Turns
 from epochmq_protocol.write_promise import SUCCESSORS_FROM_SET_FIELD
 
 log = logging.getLogger(__name__)
@@ -230,8 +232,10 @@ class ControllerProcessor:
         controller = self._controller
         if controller.config.is_process_read_event:
             await controller.confirm_leadership()
-        body = BrokerReplicasInfo()
-        for name in names:
+        encoded: dict[str, bytes] = {}
+        turns = Turns()
+        for name in dict.fromkeys(names):
+            await turns.pause()
             group = controller.groups.get(name)
             if group is None:
                 continue
@@ -244,8 +248,10 @@ class ControllerProcessor:
                 if broker_id not in group.sync_state_set:
                     listed = info.not_in_sync_replicas
                 listed.append(ReplicaIdentity(name, broker_id, replica.address, alive))
-            body.replicas_info_table[name] = info
-        return response(command, ResponseCode.SUCCESS, body=to_json(body))
+            encoded[name] = map_entry(name, info)
+        table = b"{%b}" % b",".join(entry for _, entry in sorted(encoded.items()))
+        body = with_items(to_json(BrokerReplicasInfo()), "replicasInfoTable", table)
+        return response(command, ResponseCode.SUCCESS, body=body)
 
     async def next_broker_id(self, command: Command) -> Command:
         """1012 CONTROLLER_GET_NEXT_BROKER_ID."""

@@ -103,11 +103,14 @@ class KVConfig:
         """Writes the whole table, one write at a time. A slow disk delays the sender of the change, but not
         the brokers that register meanwhile."""
         async with self._writing:
-            text = to_json(KVConfigSerializeWrapper(config_table=self._table)).decode()
+            copy = {namespace: dict(keys) for namespace, keys in self._table.items()}
             try:
-                await asyncio.to_thread(text_files.write_text, self._path, text)
+                await asyncio.to_thread(self._write, copy)
             except OSError as error:  # the change stays in memory, as in Java
                 log.error("cannot write the KV config: %s", error)
+
+    def _write(self, table: dict[str, dict[str, str]]) -> None:
+        text_files.write_text(self._path, to_json(KVConfigSerializeWrapper(config_table=table)).decode())
 
 
 def _full(key: str, count_max: int, found: str) -> RequestError:

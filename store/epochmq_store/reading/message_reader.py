@@ -549,7 +549,9 @@ class MessageReader:
         keys may have the same hash; the client compares keys, as RocketMQ's clients do. Messages of other
         topics, whose hash may be the same, too, are left out; RocketMQ returns them."""
         limit = min(max_count, self._config.max_msgs_num_batch)
-        found = self._index.find(topic, key, limit, begin_ms, end_ms, self.resident_only)
+        if len(key) > const.PROPERTIES_BYTES_MAX:  # no message has it, and hashing it would take long
+            limit = 0
+        found = self._index.find(topic, key, limit, begin_ms, end_ms, self.resident_only) if limit else []
         records = []
         for physical in sorted(found):
             self._require(physical, None)

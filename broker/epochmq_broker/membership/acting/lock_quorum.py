@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Set
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Set
 from typing import Final
 
 from epochmq_broker.config.broker_config import LiveConfig
@@ -59,9 +59,13 @@ class LockQuorum:
         config = self._live.current
         return config.lock_in_strict_mode and not body.only_this_broker and config.total_replicas > 1
 
-    def lock_here(self, body: LockBatchRequestBody) -> set[MessageQueue]:
-        """Locks queues on this broker only; returns those that the client has."""
-        return self._locks.lock(body.consumer_group, body.mq_set, body.client_id, now_ms())
+    def lock_here(
+        self, body: LockBatchRequestBody, queues: Iterable[MessageQueue] | None = None
+    ) -> set[MessageQueue]:
+        """Locks queues on this broker only: those of the request, or `queues` of them. Returns those that the
+        client has."""
+        wanted = body.mq_set if queues is None else queues
+        return self._locks.lock(body.consumer_group, wanted, body.client_id, now_ms())
 
     async def lock(self, body: LockBatchRequestBody) -> set[MessageQueue]:
         """Locks queues on this broker and on the other members; returns those that a majority granted."""
@@ -77,7 +81,15 @@ class LockQuorum:
 
     def unlock(self, body: UnlockBatchRequestBody) -> None:
         """Unlocks queues on this broker, and in strict mode soon on the other members."""
-        self._locks.unlock(body.consumer_group, body.mq_set, body.client_id)
+        self.unlock_here(body, body.mq_set)
+        self.unlock_elsewhere(body)
+
+    def unlock_here(self, body: UnlockBatchRequestBody, queues: Iterable[MessageQueue]) -> None:
+        """Unlocks some of a request's queues on this broker."""
+        self._locks.unlock(body.consumer_group, queues, body.client_id)
+
+    def unlock_elsewhere(self, body: UnlockBatchRequestBody) -> None:
+        """In strict mode, unlocks queues soon on the other members."""
         if body.only_this_broker or not self._live.current.lock_in_strict_mode:
             return
         for address in self._others():

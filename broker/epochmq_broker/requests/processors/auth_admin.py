@@ -12,15 +12,15 @@ a super user for later.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
-from epochmq_broker.auth.metadata import SYSTEM_ERROR_REMARK, AuthMetadata, user_of
+from epochmq_broker.auth.metadata import SYSTEM_ERROR_REMARK, AuthMetadata, UsersAndAcls, user_of
 from epochmq_broker.auth.users import UserType, parse_user_type
 from epochmq_broker.config.broker_config import LiveConfig
 from epochmq_broker.replication.table_state import KNOWN_STATE, STATE, UNCHANGED
-from epochmq_protocol import fastjson
-from epochmq_protocol.bodies import AclInfo, UserInfo, from_json, to_json
+from epochmq_protocol.bodies import AclInfo, UserInfo, from_request, to_json
+from epochmq_protocol.bodies_in_turns import with_items
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
@@ -38,8 +38,13 @@ from epochmq_protocol.headers_admin import (
 from epochmq_protocol.replica_control import ReplicaControlCode
 from epochmq_protocol.signatures import ACCESS_KEY
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
+from epochmq_protocol.transport.turns import Turns, in_turns
 
-_Serve = Callable[[Command], Command]
+ACL_BYTES_MAX = 1 << 20
+"""The longest body with entries of an ACL: some 10,000 entries."""
+
+T = TypeVar("T")
+_Serve = Callable[[Command], Command | Awaitable[Command]]
 UNSIGNED_REMARK: Final = (
     "only a super user manages users before authentication is enabled, or copies them: sign as a super user"
 )
@@ -91,7 +96,7 @@ class AuthAdminProcessor:
     def _requiring(self, serve: _Serve, configured: Callable[[], bool]) -> RequestHandler:
         """Without its provider, RocketMQ fails with this remark."""
 
-        def handle(connection: RemotingConnection, command: Command) -> Command:
+        def handle(connection: RemotingConnection, command: Command) -> Command | Awaitable[Command]:
             if not configured():
                 raise RequestError(ResponseCode.SYSTEM_ERROR, SYSTEM_ERROR_REMARK)
             if not self._live.current.authentication_enabled and not self._trusts(command):
@@ -136,12 +141,11 @@ class AuthAdminProcessor:
         body = b"" if user is None else to_json(user.info(with_password=self._trusts(command)))
         return response(command, ResponseCode.SUCCESS, body=body)
 
-    def list_users(self, command: Command) -> Command:
+    def list_users(self, command: Command) -> Command | Awaitable[Command]:
         """3005: returns the users whose name contains the filter; an empty body if there are none."""
         found = self._metadata.list_users(ListUsersRequestHeader.decode(command.ext).filter)
         trusted = self._trusts(command)
-        body = fastjson.dumps([user.info(with_password=trusted) for user in found]) if found else b""
-        return response(command, ResponseCode.SUCCESS, body=body)
+        return in_turns(_listed(command, found, lambda user: user.info(with_password=trusted), Turns()))
 
     def _is_normal_user(self, command: Command) -> bool:
         """Whether the request names a user who is no super user. It names none where authentication is not
@@ -159,7 +163,7 @@ class AuthAdminProcessor:
     def merge_acl(self, command: Command) -> Command:
         """3006 and 3007: adds entries to an ACL, or replaces them."""
         header = CreateAclRequestHeader.decode(command.ext)
-        info = from_json(AclInfo, command.body)
+        info = from_request(AclInfo, command.body, ACL_BYTES_MAX)
         if not info.policies:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "The body of acl is null")
         self._metadata.merge_acl(info, header.subject)
@@ -180,16 +184,17 @@ class AuthAdminProcessor:
         acl = self._metadata.find_acl(GetAclRequestHeader.decode(command.ext).subject)
         return response(command, ResponseCode.SUCCESS, body=b"" if acl is None else to_json(acl.info()))
 
-    def list_acls(self, command: Command) -> Command:
+    def list_acls(self, command: Command) -> Command | Awaitable[Command]:
         """3010: returns the ACLs that match two filters; an empty body if there are none."""
         header = ListAclsRequestHeader.decode(command.ext)
         found = self._metadata.list_acls(header.subject_filter, header.resource_filter)
-        body = fastjson.dumps([acl.info() for acl in found]) if found else b""
-        return response(command, ResponseCode.SUCCESS, body=body)
+        return in_turns(_listed(command, found, lambda acl: acl.info(), Turns()))
 
     # replicas
 
-    def all_users_and_acls(self, connection: RemotingConnection, command: Command) -> Command:
+    def all_users_and_acls(
+        self, connection: RemotingConnection, command: Command
+    ) -> Command | Awaitable[Command]:
         """Returns everything to a replica that has not copied this state yet: to a proven member, or to a
         broker with the credentials that all brokers of the group have. Without such credentials nobody signs,
         and whoever is a member's peer counts as a member."""
@@ -200,14 +205,37 @@ class AuthAdminProcessor:
         state = f"{self._incarnation}.{self._metadata.changes}"
         if (command.ext or {}).get(KNOWN_STATE) == state:
             return response(command, ResponseCode.SUCCESS, ext={UNCHANGED: "true"})
-        body = to_json(self._metadata.content())
+        return in_turns(self._everything(command, state, Turns()))
+
+    async def _everything(self, command: Command, state: str, turns: Turns) -> Command:
+        metadata = self._metadata
+        acls = [metadata.acls[name] for name in sorted(metadata.acls)]
+        users = [metadata.users[name] for name in sorted(metadata.users)]
+        body = with_items(
+            to_json(UsersAndAcls()), "acls", await _encoded(acls, lambda acl: acl.info(), turns)
+        )
+        body = with_items(body, "users", await _encoded(users, lambda user: user.info(), turns))
         return response(command, ResponseCode.SUCCESS, body=body, ext={STATE: state})
+
+
+async def _listed(command: Command, found: Sequence[T], info: Callable[[T], Any], turns: Turns) -> Command:
+    body = await _encoded(found, info, turns) if found else b""
+    return response(command, ResponseCode.SUCCESS, body=body)
+
+
+async def _encoded(found: Sequence[T], info: Callable[[T], Any], turns: Turns) -> bytes:
+    """A list of users or ACLs as JSON."""
+    items = []
+    for one in found:
+        await turns.pause()
+        items.append(to_json(info(one)))
+    return b"[%b]" % b",".join(items)
 
 
 def _user_info(command: Command, name: str | None) -> UserInfo:
     """The user in the body, with the name in the header. Raises RequestError."""
     if not name:
         raise RequestError(ResponseCode.INVALID_PARAMETER, "The username is blank")
-    info = from_json(UserInfo, command.body)
+    info = from_request(UserInfo, command.body)
     info.username = name
     return info

@@ -5,9 +5,10 @@ DefaultConsumerIdsChangeListener)."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Mapping
-from typing import cast
+from collections.abc import Awaitable, Iterator, Mapping
+from typing import Final, TypeVar, cast
 
 from epochmq_broker.config.clock import now_ms
 from epochmq_broker.membership.acting.lock_quorum import LockQuorum
@@ -28,9 +29,10 @@ from epochmq_protocol.bodies import (
     LockBatchResponseBody,
     MessageQueue,
     UnlockBatchRequestBody,
-    from_json,
+    from_request,
     to_json,
 )
+from epochmq_protocol.bodies_in_turns import decode_steps, with_items
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import ConnectionClosedError, RequestError
 from epochmq_protocol.frame import Command, request, response
@@ -44,8 +46,20 @@ from epochmq_protocol.headers_client import (
 )
 from epochmq_protocol.topics import RETRY_GROUP_TOPIC_PREFIX
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
+from epochmq_protocol.transport.turns import STEPS_MIN, Turns, WorkInTurns, in_turns
 
 PULL_CONSUMER = "CONSUME_ACTIVELY"
+SLICE: Final = 20
+"""Groups, or queues, that are handled between two looks at the clock: at most half a millisecond."""
+ORDERED_MAX: Final = 100
+"""A longer list of queues is not put into order, which takes long; no client needs it."""
+NOTIFIED_AT_ONCE: Final = 50
+"""Members of a group that are notified in one turn of the event loop, in some 0.4 ms."""
+EXPRESSION_CHARS: Final = 512
+"""A longer SQL92 expression is compiled by a worker thread."""
+
+T = TypeVar("T")
+L = TypeVar("L", bound=LockBatchRequestBody)
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +75,11 @@ class ClientProcessor:
         self._offsets = context.tables.offsets
         self._clients = context.tables.clients
         self._locks = locks
+        self._unnotified: dict[str, list[Channel]] = {}
+        """Group → members that are still to be notified of a change."""
+        self._unnotified_again: dict[str, list[Channel]] = {}
+        """Group → members that are to be notified of a further change after that."""
+        self._notifying: asyncio.Handle | None = None
 
     def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler."""
@@ -77,10 +96,13 @@ class ClientProcessor:
 
     # group membership
 
-    def heartbeat(self, connection: RemotingConnection, command: Command) -> Command:
+    def heartbeat(self, connection: RemotingConnection, command: Command) -> Command | Awaitable[Command]:
         """Registers or refreshes a client's producer groups, consumer groups and subscriptions. A consumer
         group without configuration is skipped silently, as in RocketMQ."""
-        data = from_json(HeartbeatData, command.body)
+        return in_turns(self._heartbeat(connection, command, Turns()))
+
+    async def _heartbeat(self, connection: RemotingConnection, command: Command, turns: Turns) -> Command:
+        data = await turns.run(decode_steps(HeartbeatData, command.body))
         self._check_bounds(data)
         received_ms = now_ms()
 
@@ -90,13 +112,23 @@ class ClientProcessor:
 
         fingerprint = data.heartbeat_fingerprint
         resend = not fingerprint
-        with self._topics.on_change.joined(), self._groups.on_change.joined():
-            for consumer in data.consumer_data_set:
-                if consumer.consume_type == PULL_CONSUMER and self._live.current.reject_pull_consumer_enable:
-                    continue
-                resend |= self._register(client(), consumer, fingerprint, without_sub=data.without_sub)
+        consumers, at = data.consumer_data_set, 0
+        while at < len(consumers) and not connection.closed:  # a registration would outlive the connection
+            with self._topics.on_change.joined(), self._groups.on_change.joined():
+                while at < len(consumers):
+                    resend |= self._register(
+                        client(), consumers[at], fingerprint, without_sub=data.without_sub
+                    )
+                    at += 1
+                    if turns.is_long and len(consumers) > SLICE:
+                        break
+            if at < len(consumers):
+                await turns.end()
         if self._live.current.enable_register_producer or not self._live.current.reject_transaction_message:
             for producer in data.producer_data_set:
+                await turns.pause()
+                if connection.closed:
+                    break
                 self._clients.register_producer(producer.group_name, client())
         ext = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if resend else "false"}
         return response(command, ResponseCode.SUCCESS, ext=ext)
@@ -113,6 +145,8 @@ class ClientProcessor:
     def _register(self, client: Client, data: ConsumerData, fingerprint: int, *, without_sub: bool) -> bool:
         """Registers one consumer group of a heartbeat. Returns whether the client should send its
         subscriptions again."""
+        if data.consume_type == PULL_CONSUMER and self._live.current.reject_pull_consumer_enable:
+            return False
         name = data.group_name
         config = self._groups.find(name)
         if config is None:
@@ -152,9 +186,11 @@ class ClientProcessor:
         body = GetConsumerListByGroupResponseBody(consumer_id_list=group.client_ids)
         return response(command, ResponseCode.SUCCESS, body=to_json(body))
 
-    def check_client_config(self, connection: RemotingConnection, command: Command) -> Command:
+    def check_client_config(
+        self, connection: RemotingConnection, command: Command
+    ) -> Command | Awaitable[Command]:
         """Checks whether this broker supports a subscription; clients ask before a consumer starts."""
-        subscription = from_json(CheckClientRequestBody, command.body).subscription_data
+        subscription = from_request(CheckClientRequestBody, command.body).subscription_data
         if subscription is None or is_tag_type(subscription.expression_type):
             return response(command, ResponseCode.SUCCESS)
         kind = subscription.expression_type
@@ -166,20 +202,44 @@ class ClientProcessor:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"expressionType {kind!r:.100}: expected TAG or SQL92"
             )
-        try:
-            compile_sql(subscription.sub_string)
-        except SqlSyntaxError as error:
-            raise RequestError(
-                ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-                f"subString {subscription.sub_string!r:.200} is no SQL92 expression: {error}",
-            ) from error
+        if len(subscription.sub_string) > EXPRESSION_CHARS:
+            return self._check_long_expression(command, subscription.sub_string)
+        _check_expression(subscription.sub_string)
+        return response(command, ResponseCode.SUCCESS)
+
+    async def _check_long_expression(self, command: Command, expression: str) -> Command:
+        await asyncio.to_thread(_check_expression, expression)
         return response(command, ResponseCode.SUCCESS)
 
     def notify_group_change(self, group: str, channels: list[Channel]) -> None:
         """Notifies the members of a consumer group to rebalance; a listener for
-        `ClientRegistry.on_group_change`."""
+        `ClientRegistry.on_group_change`. Many members are notified in later turns of the loop."""
         if not self._live.current.notify_consumer_ids_changed_enable:
             return
+        if len(channels) <= NOTIFIED_AT_ONCE:
+            self._notify(group, channels)
+        elif group in self._unnotified:
+            self._unnotified_again[group] = channels
+        else:
+            self._unnotified[group] = channels
+            self._notify_soon()
+
+    def _notify_soon(self) -> None:
+        if self._notifying is None:
+            self._notifying = asyncio.get_running_loop().call_soon(self._notify_more)
+
+    def _notify_more(self) -> None:
+        self._notifying = None
+        group = next(iter(self._unnotified))
+        channels = self._unnotified.pop(group)
+        self._notify(group, channels[:NOTIFIED_AT_ONCE])
+        rest = channels[NOTIFIED_AT_ONCE:] or self._unnotified_again.pop(group, [])
+        if rest:
+            self._unnotified[group] = rest
+        if self._unnotified:
+            self._notify_soon()
+
+    def _notify(self, group: str, channels: list[Channel]) -> None:
         header = NotifyConsumerIdsChangedRequestHeader(consumer_group=group)
         for channel in channels:
             connection = cast(RemotingConnection, channel)
@@ -229,21 +289,65 @@ class ClientProcessor:
 
     def lock(self, connection: RemotingConnection, command: Command) -> Command | Awaitable[Command]:
         """Locks queues for an orderly consumer. Returns those that it got."""
-        body = from_json(LockBatchRequestBody, command.body)
-        _require("queues", len(body.mq_set), "maxQueuesPerLock", self._live.current.max_queues_per_lock)
+        decoded = in_turns(self._lock_body(LockBatchRequestBody, command, Turns()))
+        if not isinstance(decoded, LockBatchRequestBody):
+            return self._lock_many(command, decoded)
+        if self._locks.is_needed(decoded):
+            return self._lock_on_majority(command, decoded)
+        return in_turns(self._lock_here(command, decoded, Turns()))
+
+    async def _lock_many(self, command: Command, decoding: WorkInTurns[LockBatchRequestBody]) -> Command:
+        body = await decoding
         if self._locks.is_needed(body):
-            return self._lock_on_majority(command, body)
-        return _locked(command, self._locks.lock_here(body))
+            return await self._lock_on_majority(command, body)
+        return await WorkInTurns(self._lock_here(command, body, Turns()))
+
+    async def _lock_body(self, cls: type[L], command: Command, turns: Turns) -> L:
+        body = await turns.run(decode_steps(cls, command.body))
+        _require("queues", len(body.mq_set), "maxQueuesPerLock", self._live.current.max_queues_per_lock)
+        return body
+
+    async def _lock_here(self, command: Command, body: LockBatchRequestBody, turns: Turns) -> Command:
+        granted: list[MessageQueue] = []
+        for some in _in_slices(_ordered(body.mq_set)):
+            await turns.pause(2)
+            granted += _ordered(self._locks.lock_here(body, some))
+        encoded = []
+        for some in _in_slices(granted):
+            await turns.pause(STEPS_MIN // 4)
+            encoded += [to_json(queue) for queue in some]
+        empty = to_json(LockBatchResponseBody())
+        return response(
+            command,
+            ResponseCode.SUCCESS,
+            body=with_items(empty, "lockOKMQSet", b"[%b]" % b",".join(encoded)),
+        )
 
     async def _lock_on_majority(self, command: Command, body: LockBatchRequestBody) -> Command:
         return _locked(command, await self._locks.lock(body))
 
-    def unlock(self, connection: RemotingConnection, command: Command) -> Command:
+    def unlock(self, connection: RemotingConnection, command: Command) -> Command | Awaitable[Command]:
         """Releases locked queues."""
-        body = from_json(UnlockBatchRequestBody, command.body)
-        _require("queues", len(body.mq_set), "maxQueuesPerLock", self._live.current.max_queues_per_lock)
-        self._locks.unlock(body)
+        return in_turns(self._unlock(command, Turns()))
+
+    async def _unlock(self, command: Command, turns: Turns) -> Command:
+        body = await self._lock_body(UnlockBatchRequestBody, command, turns)
+        for some in _in_slices(list(body.mq_set)):
+            await turns.pause()
+            self._locks.unlock_here(body, some)
+        self._locks.unlock_elsewhere(body)
         return response(command, ResponseCode.SUCCESS)
+
+
+def _check_expression(expression: str) -> None:
+    """RequestError SUBSCRIPTION_PARSE_FAILED: it is no SQL92 expression."""
+    try:
+        compile_sql(expression)
+    except SqlSyntaxError as error:
+        raise RequestError(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            f"subString {expression!r:.200} is no SQL92 expression: {error}",
+        ) from error
 
 
 def _require(what: str, count: int, key: str, count_max: int) -> None:
@@ -257,3 +361,13 @@ def _require(what: str, count: int, key: str, count_max: int) -> None:
 
 def _locked(command: Command, queues: set[MessageQueue]) -> Command:
     return response(command, ResponseCode.SUCCESS, body=to_json(LockBatchResponseBody(lock_ok_mq_set=queues)))
+
+
+def _ordered(queues: set[MessageQueue]) -> list[MessageQueue]:
+    """The queues; few of them in order."""
+    return sorted(queues) if len(queues) <= ORDERED_MAX else list(queues)
+
+
+def _in_slices(items: list[T]) -> Iterator[list[T]]:
+    for start in range(0, len(items), SLICE):
+        yield items[start : start + SLICE]

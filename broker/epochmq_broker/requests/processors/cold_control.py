@@ -43,10 +43,7 @@ class ColdControlProcessor:
     def update(self, connection: RemotingConnection, command: Command) -> Command:
         """Sets thresholds. The body is a properties text: group=bytes. As in RocketMQ, an entry that is not a
         number is logged and skipped."""
-        try:
-            changes = properties.parse(command.body.decode("utf-8"))
-        except UnicodeDecodeError:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, "string2Properties error") from None
+        changes = properties.parse_request(command.body)
         for group, value in changes.items():
             if _LONG.fullmatch(value) and -_LONG_BOUND <= int(value) < _LONG_BOUND:
                 self._flow.set_threshold(group, int(value))

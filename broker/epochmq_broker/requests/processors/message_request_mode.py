@@ -17,7 +17,7 @@ from epochmq_protocol.bodies import (
     QueryAssignmentRequestBody,
     QueryAssignmentResponseBody,
     SetMessageRequestModeRequestBody,
-    from_json,
+    from_request,
     to_json,
 )
 from epochmq_protocol.codes import RequestCode, ResponseCode
@@ -49,7 +49,7 @@ class MessageRequestModeProcessor:
 
     def set_mode(self, connection: RemotingConnection, command: Command) -> Command:
         """Sets the mode of a group on a topic."""
-        body = from_json(SetMessageRequestModeRequestBody, command.body)
+        body = from_request(SetMessageRequestModeRequestBody, command.body)
         _require({"topic": body.topic, "consumerGroup": body.consumer_group})
         if is_retry_topic(body.topic):
             raise RequestError(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
@@ -62,7 +62,7 @@ class MessageRequestModeProcessor:
 
     def query_assignment(self, connection: RemotingConnection, command: Command) -> Awaitable[Command]:
         """Assigns queues to one client."""
-        query = from_json(QueryAssignmentRequestBody, command.body)
+        query = from_request(QueryAssignmentRequestBody, command.body)
         model = query.message_model
         _require(
             {

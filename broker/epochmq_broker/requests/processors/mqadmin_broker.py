@@ -31,6 +31,8 @@ from epochmq_store.message_store import MessageStore
 from epochmq_store.state_files.state_file_io import write_state_file
 from epochmq_store.statuses import RunningFlags
 
+WARNINGS_SHOWN = 10
+"""Warnings about one request that the log shows."""
 _DEFAULTS = BrokerConfig().as_properties()
 ALWAYS_BLACK = frozenset(["brokerConfigPath", "rocketmqHome", "configBlackList"])
 
@@ -61,10 +63,7 @@ class MqadminBrokerProcessor:
         value and the expected values; RocketMQ silently keeps the old one. Unknown keys are ignored, as
         there. The changes are written into the configuration file with which the broker was started, if there
         is one."""
-        try:
-            changes = normalized(properties.parse(command.body.decode("utf-8")))
-        except UnicodeDecodeError:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, "string2Properties error") from None
+        changes = normalized(properties.parse_request(command.body))
         live = self._components.live
         black = ALWAYS_BLACK | {key.strip() for key in live.current.config_black_list.split(";")}
         if black & changes.keys():
@@ -76,8 +75,9 @@ class MqadminBrokerProcessor:
                 warnings = live.update(known)
             except ConfigError as error:
                 raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from None
-            for warning in warnings:
-                log.warning("configuration change by %s: %s", connection.remote, warning)
+            if warnings:
+                shown = "; ".join(warnings[:WARNINGS_SHOWN])
+                log.warning("%d warnings about %s's change: %s", len(warnings), connection.remote, shown)
             after = live.as_properties()
             taken = {key: value for key, value in known.items() if key in after}
             if taken:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Mapping
 from typing import cast
 
 from epochmq_broker.requests.processors.mqadmin_dependencies import MqadminDependencies
@@ -23,8 +23,9 @@ from epochmq_protocol.bodies import (
     from_json,
     to_json,
 )
+from epochmq_protocol.bodies_in_turns import map_entry, with_items
 from epochmq_protocol.codes import V3_1_8_SNAPSHOT, LanguageCode, RequestCode, ResponseCode
-from epochmq_protocol.errors import CallTimeoutError, EpochMQError, RequestError
+from epochmq_protocol.errors import BodyError, CallTimeoutError, EpochMQError, RequestError
 from epochmq_protocol.frame import Command, request, response
 from epochmq_protocol.headers_admin import (
     ConsumeMessageDirectlyResultRequestHeader,
@@ -35,9 +36,12 @@ from epochmq_protocol.headers_admin import (
     QuerySubscriptionByConsumerRequestHeader,
 )
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
+from epochmq_protocol.transport.turns import Turns, in_turns
 
 CALL_TIMEOUT_MS = 10_000
 STATUS_TIMEOUT_MS = 5_000
+STATUS_BYTES_MAX = 1 << 20
+"""The longest report of one client that is read."""
 
 log = logging.getLogger(__name__)
 
@@ -62,46 +66,72 @@ class MqadminClientProcessor:
 
     # connections
 
-    def consumer_connections(self, connection: RemotingConnection, command: Command) -> Command:
+    def consumer_connections(
+        self, connection: RemotingConnection, command: Command
+    ) -> Command | Awaitable[Command]:
         """Returns the members of an online consumer group and its subscriptions."""
+        return in_turns(self._consumer_connections(command, Turns()))
+
+    async def _consumer_connections(self, command: Command, turns: Turns) -> Command:
         name = GetConsumerConnectionListRequestHeader.decode(command.ext).consumer_group
         group = self._components.clients.group(name)
         if group is None:
             raise RequestError(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online")
-        body = ConsumerConnection(
-            connection_set=_connections(group.clients.values()),
-            subscription_table=dict(group.subscriptions),
+        rest = ConsumerConnection(
             consume_type=group.consume_type,
             message_model=group.message_model,
             consume_from_where=group.consume_from_where,
         )
-        return response(command, ResponseCode.SUCCESS, body=to_json(body))
+        subscriptions = sorted(group.subscriptions.items())
+        members = await _connections(list(group.clients.values()), turns)
+        body = with_items(to_json(rest), "connectionSet", members)
+        encoded = []
+        for topic, subscription in subscriptions:
+            await turns.pause()
+            encoded.append(map_entry(topic, subscription))
+        body = with_items(body, "subscriptionTable", b"{%b}" % b",".join(encoded))
+        return response(command, ResponseCode.SUCCESS, body=body)
 
-    def producer_connections(self, connection: RemotingConnection, command: Command) -> Command:
+    def producer_connections(
+        self, connection: RemotingConnection, command: Command
+    ) -> Command | Awaitable[Command]:
         """Returns the members of an online producer group."""
+        return in_turns(self._producer_connections(command, Turns()))
+
+    async def _producer_connections(self, command: Command, turns: Turns) -> Command:
         name = GetProducerConnectionListRequestHeader.decode(command.ext).producer_group
         clients = self._components.clients.producers.get(name)
         if clients is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
-        body = ProducerConnection(connection_set=_connections(clients.values()))
-        return response(command, ResponseCode.SUCCESS, body=to_json(body))
+        members = await _connections(list(clients.values()), turns)
+        body = with_items(to_json(ProducerConnection()), "connectionSet", members)
+        return response(command, ResponseCode.SUCCESS, body=body)
 
-    def all_producers(self, connection: RemotingConnection, command: Command) -> Command:
+    def all_producers(self, connection: RemotingConnection, command: Command) -> Command | Awaitable[Command]:
         """Returns every producer of every group."""
-        data = {
-            name: [
-                ProducerInfo(
+        return in_turns(self._all_producers(command, Turns()))
+
+    async def _all_producers(self, command: Command, turns: Turns) -> Command:
+        producers = self._components.clients.producers
+        groups = []
+        for name in sorted(producers):
+            clients = producers.get(name)
+            if clients is None:  # it has ended since the last turn
+                continue
+            encoded = []
+            for client in list(clients.values()):
+                await turns.pause()
+                info = ProducerInfo(
                     client_id=client.client_id,
                     remote_ip=f"/{client.channel.remote}",  # Java's InetSocketAddress.toString
                     language=_language(client.language),
                     version=client.version,
                     last_update_timestamp=client.last_update_ms,
                 )
-                for client in clients.values()
-            ]
-            for name, clients in self._components.clients.producers.items()
-        }
-        return response(command, ResponseCode.SUCCESS, body=to_json(ProducerTableInfo(data=data)))
+                encoded.append(to_json(info))
+            groups.append(b"%b:[%b]" % (to_json(name), b",".join(encoded)))
+        body = with_items(to_json(ProducerTableInfo()), "data", b"{%b}" % b",".join(groups))
+        return response(command, ResponseCode.SUCCESS, body=body)
 
     def subscription(self, connection: RemotingConnection, command: Command) -> Command:
         """Returns a group's subscription to a topic; none if it has none."""
@@ -167,7 +197,10 @@ class MqadminClientProcessor:
                 request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, asked), STATUS_TIMEOUT_MS
             )
             if result.code == ResponseCode.SUCCESS and result.body:
-                return from_json(GetConsumerStatusBody, result.body)
+                if len(result.body) > STATUS_BYTES_MAX:
+                    raise BodyError(f"{len(result.body)} bytes, expected at most {STATUS_BYTES_MAX}")
+                # Its keys are objects, which only the slow parser reads.
+                return await asyncio.to_thread(from_json, GetConsumerStatusBody, result.body)
         except EpochMQError as error:
             log.info("%s of group %s did not report its status: %s", client.client_id, asked.group, error)
         return None
@@ -204,16 +237,19 @@ class MqadminClientProcessor:
         return response(command, result.code, result.remark, body=result.body, ext=result.ext)
 
 
-def _connections(clients: Iterable[Client]) -> list[ConnectionBody]:
-    return [
-        ConnectionBody(
+async def _connections(clients: list[Client], turns: Turns) -> bytes:
+    """A list of clients as JSON."""
+    encoded = []
+    for client in clients:
+        await turns.pause()
+        shown = ConnectionBody(
             client_id=client.client_id,
             client_addr=client.channel.remote,
             language=_language(client.language),
             version=client.version,
         )
-        for client in clients
-    ]
+        encoded.append(to_json(shown))
+    return b"[%b]" % b",".join(encoded)
 
 
 def _language(code: int) -> LanguageCode:

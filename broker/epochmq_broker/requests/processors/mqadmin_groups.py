@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 
 from epochmq_broker.requests.processors.mqadmin_dependencies import MqadminDependencies
 from epochmq_protocol.bodies import (
     GroupForbidden,
     SubscriptionGroupConfig,
     SubscriptionGroupList,
-    from_json,
+    from_request,
     to_json,
 )
+from epochmq_protocol.bodies_in_turns import decode_steps
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
@@ -22,6 +23,10 @@ from epochmq_protocol.headers_admin import (
     UpdateGroupForbiddenRequestHeader,
 )
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
+from epochmq_protocol.transport.turns import Turns, in_turns
+
+SLICE = 50
+"""Groups of a list that are changed in one turn of the event loop."""
 
 
 class MqadminGroupProcessor:
@@ -43,23 +48,29 @@ class MqadminGroupProcessor:
     def update(self, connection: RemotingConnection, command: Command) -> Command:
         """Creates or changes one group. RocketMQ 5.3.3 accepts any name; this broker rejects an empty one,
         which no client could use."""
-        config = from_json(SubscriptionGroupConfig, command.body)
+        config = from_request(SubscriptionGroupConfig, command.body)
         with self._components.timed(self._components.stats.group_changes_ms):
-            self._apply([config])
+            _check_name(config)
+            self._components.groups.update([config])
         return response(command, ResponseCode.SUCCESS)
 
-    def update_list(self, connection: RemotingConnection, command: Command) -> Command:
+    def update_list(self, connection: RemotingConnection, command: Command) -> Command | Awaitable[Command]:
         """Creates or changes many groups: all, or none if one is rejected."""
-        configs = from_json(SubscriptionGroupList, command.body).group_config_list
-        with self._components.timed(self._components.stats.group_changes_ms):
-            self._apply(configs)
-        return response(command, ResponseCode.SUCCESS)
+        return in_turns(self._update_list(command, Turns()))
 
-    def _apply(self, configs: list[SubscriptionGroupConfig]) -> None:
-        for config in configs:
-            if not config.group_name.strip():
-                raise RequestError(ResponseCode.INVALID_PARAMETER, "The specified group is blank.")
-        self._components.groups.update(configs)
+    async def _update_list(self, command: Command, turns: Turns) -> Command:
+        body = await turns.run(decode_steps(SubscriptionGroupList, command.body))
+        configs, groups = body.group_config_list, self._components.groups
+        with self._components.timed(self._components.stats.group_changes_ms):
+            for config in configs:
+                await turns.pause()
+                _check_name(config)
+                groups.altered([config])
+            for start in range(0, len(configs), SLICE):
+                groups.update(configs[start : start + SLICE])
+                if len(configs) > SLICE:
+                    await turns.end()
+        return response(command, ResponseCode.SUCCESS)
 
     def delete(self, connection: RemotingConnection, command: Command) -> Command:
         """Deletes a group and, if requested, its offsets. Succeeds if the group does not exist."""
@@ -91,3 +102,8 @@ class MqadminGroupProcessor:
             readable=not groups.is_forbidden(header.group, header.topic),
         )
         return response(command, ResponseCode.SUCCESS, "", body=to_json(body))
+
+
+def _check_name(config: SubscriptionGroupConfig) -> None:
+    if not config.group_name.strip():
+        raise RequestError(ResponseCode.INVALID_PARAMETER, "The specified group is blank.")

@@ -5,7 +5,7 @@ RocketMQ's AdminBrokerProcessor and Broker2Client do."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import cast
 
 from epochmq_broker.config.clock import now_ms
@@ -26,6 +26,7 @@ from epochmq_protocol.bodies import (
     TopicList,
     to_json,
 )
+from epochmq_protocol.bodies_in_turns import map_entry, with_items
 from epochmq_protocol.codes import LanguageCode, RequestCode, ResponseCode
 from epochmq_protocol.errors import ConnectionClosedError, RequestError
 from epochmq_protocol.frame import Command, request, response
@@ -40,8 +41,11 @@ from epochmq_protocol.headers_admin import (
     ResetOffsetRequestHeader,
 )
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
+from epochmq_protocol.transport.turns import Turns, in_turns
 
 LONG_MAX = (1 << 63) - 1
+LONG = 1000
+"""Entries of a list that takes a turn of its own to be joined."""
 
 log = logging.getLogger(__name__)
 
@@ -67,19 +71,36 @@ class MqadminOffsetProcessor:
 
     # progress of groups
 
-    def consume_stats(self, connection: RemotingConnection, command: Command) -> Command:
+    def consume_stats(self, connection: RemotingConnection, command: Command) -> Command | Awaitable[Command]:
         """Returns the progress of one group in the queues that it may read of the requested topics, else of
         all topics on which it has offsets."""
+        return in_turns(self._consume_stats(command, Turns()))
+
+    async def _consume_stats(self, command: Command, turns: Turns) -> Command:
         header = GetConsumeStatsRequestHeader.decode(command.ext)
-        group = header.consumer_group
-        stats = ConsumeStats()
+        group, tps = header.consumer_group, 0.0
+        rows: dict[str, list[bytes]] = {}
         for topic in self._requested_topics(header):
+            await turns.pause()
             config = self._components.topics.get(topic)
-            if config is not None:
-                # The offset of a static topic's queue may be on another broker.
-                least = -1 if topic in self._components.static_topics.table else 0
-                self._add_stats(stats, group, topic, config.read_queue_nums, least=least)
-        return response(command, ResponseCode.SUCCESS, body=to_json(stats))
+            if config is None:
+                continue
+            tps += self._tps(group, topic)
+            # The offset of a static topic's queue may be on another broker.
+            least = -1 if topic in self._components.static_topics.table else 0
+            encoded = []
+            for queue_id in range(config.read_queue_nums):
+                await turns.pause()
+                row = self._progress(group, topic, queue_id, least)
+                encoded.append(map_entry(self._components.message_queue(topic, queue_id), row))
+            rows[topic] = encoded
+        entries = [entry for _, encoded in sorted(rows.items()) for entry in encoded]
+        if len(entries) > LONG:
+            await turns.end()
+        body = _consume_stats_body(tps, entries)
+        if len(entries) > LONG:
+            await turns.end()
+        return response(command, ResponseCode.SUCCESS, body=body)
 
     def _requested_topics(self, header: GetConsumeStatsRequestHeader) -> Iterable[str]:
         listed = [topic for topic in (header.topic_list or "").split(";") if topic.strip()]
@@ -90,36 +111,45 @@ class MqadminOffsetProcessor:
         found = {topic} if topic else self._components.offsets.topics_of(group)
         return [name for name in sorted(found) if self._components.subscribes(group, name)]
 
-    def _add_stats(self, stats: ConsumeStats, group: str, topic: str, queues: int, *, least: int = 0) -> None:
-        """`least`: the offset shown for a queue on which the group has none."""
+    def _progress(self, group: str, topic: str, queue_id: int, least: int = 0) -> OffsetWrapper:
+        """The progress of a group on a queue. `least`: the offset shown if the group has none."""
         components = self._components
-        for queue_id in range(queues):
-            known = components.offsets.query(group, topic, queue_id)
-            consumed = max(least, least if known is None else known)
-            pulled = components.offsets.query_pull(group, topic, queue_id) or 0
-            row = OffsetWrapper(
-                broker_offset=max(0, components.max_offset(topic, queue_id)),
-                consumer_offset=consumed,
-                pull_offset=max(consumed, pulled),
-            )
-            if consumed > 0:
-                row.last_timestamp = max(0, components.store.lookup.store_time(topic, queue_id, consumed - 1))
-            stats.offset_table[components.message_queue(topic, queue_id)] = row
-        stats.consume_tps += components.stats.tps(GROUP_GET_NUMS, f"{topic}@{group}")
+        known = components.offsets.query(group, topic, queue_id)
+        consumed = max(least, least if known is None else known)
+        pulled = components.offsets.query_pull(group, topic, queue_id) or 0
+        row = OffsetWrapper(
+            broker_offset=max(0, components.max_offset(topic, queue_id)),
+            consumer_offset=consumed,
+            pull_offset=max(consumed, pulled),
+        )
+        if consumed > 0:
+            row.last_timestamp = max(0, components.store.lookup.store_time(topic, queue_id, consumed - 1))
+        return row
 
-    def broker_consume_stats(self, connection: RemotingConnection, command: Command) -> Command:
+    def _tps(self, group: str, topic: str) -> float:
+        return self._components.stats.tps(GROUP_GET_NUMS, f"{topic}@{group}")
+
+    def broker_consume_stats(
+        self, connection: RemotingConnection, command: Command
+    ) -> Command | Awaitable[Command]:
         """Returns the progress of every group in every topic on which it has offsets; with `isOrder`, in
         ordered topics only."""
+        return in_turns(self._broker_consume_stats(command, Turns()))
+
+    async def _broker_consume_stats(self, command: Command, turns: Turns) -> Command:
         ordered_only = GetConsumeStatsInBrokerHeader.decode(command.ext).is_order
         components = self._components
-        body = ConsumeStatsList(broker_addr=components.live.current.client_addr)
+        summary = ConsumeStatsList(broker_addr=components.live.current.client_addr)
         topics_of: dict[str, list[str]] = {}
-        for key in components.offsets.table:
+        for key in list(components.offsets.table):
+            await turns.pause()
             topic, _, group = key.partition("@")
             topics_of.setdefault(group, []).append(topic)
-        for group in components.groups:
-            rows = []
+        groups: list[bytes] = []
+        for group in list(components.groups):
+            encoded: list[bytes] = []
             for topic in topics_of.get(group, ()):
+                await turns.pause()
                 config = components.topics.get(topic)
                 if (
                     config is None
@@ -127,26 +157,39 @@ class MqadminOffsetProcessor:
                     or not components.subscribes(group, topic)
                 ):
                     continue
-                stats = ConsumeStats()
-                self._add_stats(stats, group, topic, config.write_queue_nums)
-                for row in stats.offset_table.values():
+                entries = []
+                for queue_id in range(config.write_queue_nums):
+                    await turns.pause()
+                    row = self._progress(group, topic, queue_id)
                     row.pull_offset = 0  # RocketMQ does not set it here either; the sum below relies on that
-                    body.total_diff += row.broker_offset - row.consumer_offset
-                    body.total_inflight_diff += row.pull_offset - row.consumer_offset
-                rows.append(stats)
-            body.consume_stats_list.append({group: rows})
-        return response(command, ResponseCode.SUCCESS, body=to_json(body))
+                    summary.total_diff += row.broker_offset - row.consumer_offset
+                    summary.total_inflight_diff += row.pull_offset - row.consumer_offset
+                    entries.append(map_entry(components.message_queue(topic, queue_id), row))
+                encoded.append(_consume_stats_body(self._tps(group, topic), entries))
+            groups.append(b"{%b:[%b]}" % (to_json(group), b",".join(encoded)))
+            await turns.pause()
+        joined = b",".join(groups)
+        if len(groups) > LONG:
+            await turns.end()
+        body = with_items(to_json(summary), "consumeStatsList", b"[%b]" % joined)
+        if len(groups) > LONG:
+            await turns.end()
+        return response(command, ResponseCode.SUCCESS, body=body)
 
-    def time_span(self, connection: RemotingConnection, command: Command) -> Command:
+    def time_span(self, connection: RemotingConnection, command: Command) -> Command | Awaitable[Command]:
         """Returns the store times of the first, the last and the last consumed message of every queue, and
         the age of the first message that the group has not consumed. An empty queue has no last message, and
         a group without an offset no age: both are 0, for which RocketMQ calculates with a time of -1."""
+        return in_turns(self._time_span(command, Turns()))
+
+    async def _time_span(self, command: Command, turns: Turns) -> Command:
         header = QueryConsumeTimeSpanRequestHeader.decode(command.ext)
         components, topic = self._components, header.topic
         lookup = components.store.lookup
         config = components.topic(topic)
-        body = QueryConsumeTimeSpanBody()
+        spans: list[bytes] = []
         for queue_id in range(config.write_queue_nums):
+            await turns.pause()
             end = components.max_offset(topic, queue_id)
             oldest = lookup.earliest_time(topic, queue_id)
             consumed = components.offsets.query(header.group, topic, queue_id)
@@ -163,18 +206,24 @@ class MqadminOffsetProcessor:
                 first = max(consumed, components.min_offset(topic, queue_id))
                 stored_ms = lookup.store_time(topic, queue_id, first)
                 span.delay_time = now_ms() - stored_ms if stored_ms >= 0 else 0
-            body.consume_time_span_set.append(span)
-        return response(command, ResponseCode.SUCCESS, body=to_json(body))
+            spans.append(to_json(span))
+        body = with_items(
+            to_json(QueryConsumeTimeSpanBody()), "consumeTimeSpanSet", b"[%b]" % b",".join(spans)
+        )
+        return response(command, ResponseCode.SUCCESS, body=body)
 
     # changing offsets
 
-    def reset(self, connection: RemotingConnection, command: Command) -> Command:
+    def reset(self, connection: RemotingConnection, command: Command) -> Command | Awaitable[Command]:
         """Sets a group's offsets on one queue or on all: to an offset, to a time (epoch ms), or to the end
         (-1). The broker does that itself; with useServerSideResetOffset off, it pushes the offsets to the
         online clients."""
         header = ResetOffsetRequestHeader.decode(command.ext)
         if not self._components.offsets.server_side_reset:
             return self._reset_at_clients(command, header)
+        return in_turns(self._reset(command, header, Turns()))
+
+    async def _reset(self, command: Command, header: ResetOffsetRequestHeader, turns: Turns) -> Command:
         if not self._components.live.standing.capabilities.is_master:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "Can not reset offset in slave broker")
         components, topic, group = self._components, header.topic, header.group
@@ -201,14 +250,17 @@ class MqadminOffsetProcessor:
             wanted[header.queue_id] = offset
         else:
             for queue_id in range(config.read_queue_nums):
+                await turns.pause()
                 wanted[queue_id] = self._offset_at(topic, queue_id, header.timestamp)
         if not wanted:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
-        body = ResetOffsetBody()
+        entries = []
         for queue_id, offset in wanted.items():
+            await turns.pause()
             components.offsets.set_pending_reset(group, topic, queue_id, offset)
-            body.offset_table[components.message_queue(topic, queue_id)] = offset
-        return response(command, ResponseCode.SUCCESS, body=to_json(body))
+            entries.append(map_entry(components.message_queue(topic, queue_id), offset))
+        body = with_items(to_json(ResetOffsetBody()), "offsetTable", b"{%b}" % b",".join(entries))
+        return response(command, ResponseCode.SUCCESS, body=body)
 
     def _offset_at(self, topic: str, queue_id: int, time_ms: int) -> int:
         if time_ms < 0:
@@ -259,22 +311,34 @@ class MqadminOffsetProcessor:
                 log.info("could not push reset offsets to %s of group %s: it is gone", channel.remote, group)
         return response(command, ResponseCode.SUCCESS, body=response_body)
 
-    def clone(self, connection: RemotingConnection, command: Command) -> Command:
+    def clone(self, connection: RemotingConnection, command: Command) -> Command | Awaitable[Command]:
         """Copies the offsets of one group to another, on one topic or on all on which it has offsets."""
+        return in_turns(self._clone(command, Turns()))
+
+    async def _clone(self, command: Command, turns: Turns) -> Command:
         header = CloneGroupOffsetRequestHeader.decode(command.ext)
         components, source = self._components, header.src_group
         topic = (header.topic or "").strip()
-        for name in [topic] if topic else sorted(components.offsets.topics_of(source)):
+        found = [topic] if topic else sorted(components.offsets.topics_of(source))
+        if len(found) > LONG:
+            await turns.end()
+        for name in found:
+            await turns.pause()
             if name in components.topics and (header.offline or components.subscribes(source, name)):
                 components.offsets.clone(source, header.dest_group, name)
         return response(command, ResponseCode.SUCCESS)
 
-    def correction(self, connection: RemotingConnection, command: Command) -> Command:
+    def correction(self, connection: RemotingConnection, command: Command) -> Command | Awaitable[Command]:
         """Returns queue → the lowest offset of any group on the topic, or the largest integer where
         `compareGroup` is behind it. Groups in `filterGroups` do not count."""
+        return in_turns(self._correction(command, Turns()))
+
+    async def _correction(self, command: Command, turns: Turns) -> Command:
         header = QueryCorrectionOffsetHeader.decode(command.ext)
         components, topic = self._components, header.topic
-        skipped = [name for name in (header.filter_groups or "").split(",") if name]
+        skipped = frozenset((header.filter_groups or "").split(","))
+        if len(skipped) > LONG:
+            await turns.end()
         lowest = components.offsets.lowest(
             topic, lambda queue_id: components.min_offset(topic, queue_id), skipped
         )
@@ -293,11 +357,21 @@ class MqadminOffsetProcessor:
         body = GroupList(group_list=sorted(groups))
         return response(command, ResponseCode.SUCCESS, body=to_json(body))
 
-    def topics_of_group(self, connection: RemotingConnection, command: Command) -> Command:
+    def topics_of_group(
+        self, connection: RemotingConnection, command: Command
+    ) -> Command | Awaitable[Command]:
         """Returns the topics on which a group has offsets."""
+        return in_turns(self._topics_of_group(command, Turns()))
+
+    async def _topics_of_group(self, command: Command, turns: Turns) -> Command:
         group = QueryTopicsByConsumerRequestHeader.decode(command.ext).group
-        body = TopicList(
-            topic_list=sorted(self._components.offsets.topics_of(group)),
-            broker_addr=self._components.live.current.client_addr,
-        )
+        topics = self._components.offsets.topics_of(group)
+        if len(topics) > LONG:
+            await turns.end()
+        body = TopicList(topic_list=sorted(topics), broker_addr=self._components.live.current.client_addr)
         return response(command, ResponseCode.SUCCESS, body=to_json(body))
+
+
+def _consume_stats_body(tps: float, entries: list[bytes]) -> bytes:
+    """A ConsumeStats with these entries of its offset table."""
+    return with_items(to_json(ConsumeStats(consume_tps=tps)), "offsetTable", b"{%b}" % b",".join(entries))

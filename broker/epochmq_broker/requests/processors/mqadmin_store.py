@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Iterator, Mapping
 from itertools import islice
 
 from epochmq_broker.replication.ha.status import epoch_entry_cache, ha_runtime_info
@@ -19,6 +19,7 @@ from epochmq_protocol.bodies import (
     QueryConsumeQueueResponseBody,
     to_json,
 )
+from epochmq_protocol.bodies_in_turns import with_items
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
@@ -27,6 +28,7 @@ from epochmq_protocol.headers_admin import (
     QueryConsumeQueueRequestHeader,
 )
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
+from epochmq_protocol.transport.turns import Turns, in_turns
 from epochmq_store.queues.batch_consume_queue import BatchConsumeQueue
 from epochmq_store.queues.consume_queue import ConsumeQueue
 
@@ -58,9 +60,12 @@ class MqadminStoreProcessor:
             RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON: self.rocksdb_export,
         }
 
-    def consume_queue(self, connection: RemotingConnection, command: Command) -> Command:
+    def consume_queue(self, connection: RemotingConnection, command: Command) -> Command | Awaitable[Command]:
         """Returns units of a consume queue from an index on, and whether a group's subscription filters
         them."""
+        return in_turns(self._consume_queue(command, Turns()))
+
+    async def _consume_queue(self, command: Command, turns: Turns) -> Command:
         header = QueryConsumeQueueRequestHeader.decode(command.ext)
         components, topic = self._components, header.topic or ""
         queue = components.store.lookup.existing_queue(topic, header.queue_id)
@@ -85,9 +90,12 @@ class MqadminStoreProcessor:
         if not queue.min_offset <= header.index < queue.max_offset:
             remark = f"Index {header.index} of {header.queue_id}@{topic} is not exist!"
             return response(command, ResponseCode.SUCCESS, remark)
-        units = _units(queue, header.index, min(header.count, UNITS_MAX))
-        body.queue_data = [_row(queue, unit, wanted) for unit in units]
-        return response(command, ResponseCode.SUCCESS, body=to_json(body))
+        rows = []
+        for unit in _units(queue, header.index, min(header.count, UNITS_MAX)):
+            rows.append(to_json(_row(queue, unit, wanted)))
+            await turns.pause()
+        encoded = with_items(to_json(body), "queueData", b"[%b]" % b",".join(rows))
+        return response(command, ResponseCode.SUCCESS, body=encoded)
 
     def clean_consume_queues(self, connection: RemotingConnection, command: Command) -> Command:
         """Deletes consume-queue files whose messages have all expired."""

@@ -3,7 +3,7 @@ system topics (305), and show their offsets (202), as RocketMQ's AdminBrokerProc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from contextlib import AbstractContextManager
 
 import msgspec
@@ -19,9 +19,9 @@ from epochmq_protocol.bodies import (
     TopicList,
     TopicOffset,
     TopicStatsTable,
-    from_json,
     to_json,
 )
+from epochmq_protocol.bodies_in_turns import decode_steps, map_entry, with_items
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
@@ -33,6 +33,10 @@ from epochmq_protocol.headers_admin import (
 )
 from epochmq_protocol.topics import TopicConfig, TopicFilterType
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
+from epochmq_protocol.transport.turns import Turns, in_turns
+
+SLICE = 50
+"""Topics of a list that are changed, and written to the disk, in one turn of the event loop."""
 
 
 class MqadminTopicProcessor:
@@ -73,18 +77,21 @@ class MqadminTopicProcessor:
                 order=header.order,
                 attributes=parse_attributes(header.attributes),
             )
-            await self._apply([config])
+            await self._apply([config], Turns())
         return response(command, ResponseCode.SUCCESS)
 
     async def update_list(self, connection: RemotingConnection, command: Command) -> Command:
         """Creates or changes many topics: all, or none if one is rejected."""
-        configs = from_json(CreateTopicListRequestBody, command.body).topic_config_list
+        turns = Turns()
+        body = await turns.run(decode_steps(CreateTopicListRequestBody, command.body))
+        configs = body.topic_config_list
         with self._timed(""):
             for config in configs:
+                await turns.pause()
                 self._check_name(config.topic_name)
                 _checked_queues(config.read_queue_nums)
                 _checked_queues(config.write_queue_nums)
-            await self._apply(configs)
+            await self._apply(configs, turns)
         return response(command, ResponseCode.SUCCESS)
 
     def _timed(self, topic: str) -> AbstractContextManager[None]:
@@ -93,19 +100,24 @@ class MqadminTopicProcessor:
         is_system = "true" if components.topics.is_system_topic(topic) else "false"
         return components.timed(components.stats.topic_changes_ms, is_system)
 
-    async def _apply(self, configs: Iterable[TopicConfig]) -> None:
+    async def _apply(self, configs: Iterable[TopicConfig], turns: Turns) -> None:
         components = self._components
         changed = []
         for config in configs:
+            await turns.pause()
             if (
                 not components.live.current.enable_mixed_message_type
                 and config.attributes.get(f"+{MESSAGE_TYPE}") == "MIXED"
             ):
                 raise RequestError(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
             if config != components.topics.get(config.topic_name):
+                components.topics.altered([config])
                 changed.append(config)
+        for start in range(0, len(changed), SLICE):
+            components.topics.update(changed[start : start + SLICE])
+            if len(changed) > SLICE:
+                await turns.end()
         if changed:
-            components.topics.update(changed)
             await components.registered()
 
     def _check_name(self, topic: str) -> None:
@@ -166,23 +178,30 @@ class MqadminTopicProcessor:
         body = TopicList(topic_list=sorted(self._components.topics.system_topics))
         return response(command, ResponseCode.SUCCESS, body=to_json(body))
 
-    def topic_stats(self, connection: RemotingConnection, command: Command) -> Command:
+    def topic_stats(self, connection: RemotingConnection, command: Command) -> Command | Awaitable[Command]:
         """Returns the first and the next offset of every queue of a topic, and the time of its last
         message."""
+        return in_turns(self._topic_stats(command, Turns()))
+
+    async def _topic_stats(self, command: Command, turns: Turns) -> Command:
         components = self._components
         name = GetTopicStatsInfoRequestHeader.decode(command.ext).topic
         config = components.topic(name)
-        body = TopicStatsTable(topic_put_tps=components.stats.tps(TOPIC_PUT_NUMS, name))
+        stats = TopicStatsTable(topic_put_tps=components.stats.tps(TOPIC_PUT_NUMS, name))
+        entries = []
         for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
+            await turns.pause()
             end = components.max_offset(name, queue_id)
-            body.offset_table[components.message_queue(name, queue_id)] = TopicOffset(
+            row = TopicOffset(
                 min_offset=max(0, components.min_offset(name, queue_id)),
                 max_offset=max(0, end),
                 last_update_timestamp=components.store.lookup.store_time(name, queue_id, end - 1)
                 if end > 0
                 else 0,
             )
-        return response(command, ResponseCode.SUCCESS, body=to_json(body))
+            entries.append(map_entry(components.message_queue(name, queue_id), row))
+        body = with_items(to_json(stats), "offsetTable", b"{%b}" % b",".join(entries))
+        return response(command, ResponseCode.SUCCESS, body=body)
 
 
 def _checked_queues(count: int) -> int:

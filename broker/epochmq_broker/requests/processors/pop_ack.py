@@ -11,7 +11,7 @@ could not be stored is answered with SUCCESS; the message is handed out again.""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from epochmq_broker.config.clock import now_ms
 from epochmq_broker.requests.processors.pop_checks import (
@@ -38,7 +38,8 @@ from epochmq_broker.tables.stats import (
     GROUP_CK_NUMS,
 )
 from epochmq_broker.writing.inner_message import PutResult
-from epochmq_protocol.bodies import BatchAck, BatchAckMessageRequestBody, from_json
+from epochmq_protocol.bodies import BatchAck, BatchAckMessageRequestBody
+from epochmq_protocol.bodies_in_turns import decode_steps
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
@@ -48,6 +49,7 @@ from epochmq_protocol.headers_client import (
     ChangeInvisibleTimeResponseHeader,
 )
 from epochmq_protocol.transport.connection import OVERLOAD_REMARK, RemotingConnection, RequestHandler
+from epochmq_protocol.transport.turns import STEPS_MIN, Turns, in_turns
 from epochmq_store.statuses import PutStatus
 
 log = logging.getLogger(__name__)
@@ -121,10 +123,19 @@ class PopAckProcessor:
         end = self._store_ack(ack, info.revive_queue_id, info.revive_time)
         return self._respond_when_safe(connection, command, end)
 
-    def ack_batch(self, connection: RemotingConnection, command: Command) -> Command | None:
+    def ack_batch(
+        self, connection: RemotingConnection, command: Command
+    ) -> Command | Awaitable[Command | None] | None:
         """Acknowledges messages of several POPs."""
+        return in_turns(self._ack_batch(connection, command, Turns()))
+
+    async def _ack_batch(
+        self, connection: RemotingConnection, command: Command, turns: Turns
+    ) -> Command | None:
         self._check_service(connection, command)
-        body = from_json(BatchAckMessageRequestBody, command.body) if command.body else None
+        body = None
+        if command.body:
+            body = await turns.run(decode_steps(BatchAckMessageRequestBody, command.body))
         if body is None or not body.acks:
             return response(command, ResponseCode.NO_MESSAGE)
         if len(body.acks) > BATCHES_MAX:
@@ -133,10 +144,13 @@ class PopAckProcessor:
             )
         code, remark, end = ResponseCode.SUCCESS, None, 0
         for batch in body.acks:
+            await turns.pause(STEPS_MIN // 2)  # it is stored
             illegal, batch_end = self._ack_one_batch(batch, body.broker_name, connection.remote)
             end = max(end, batch_end)
             if illegal is not None:
                 code, remark = ResponseCode.MESSAGE_ILLEGAL, illegal
+        if connection.closed:
+            return None  # since an earlier turn
         return self._respond_when_safe(connection, command, end, code, remark)
 
     def _ack_one_batch(self, batch: BatchAck, broker_name: str | None, remote: str) -> tuple[str | None, int]:

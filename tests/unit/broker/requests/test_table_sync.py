@@ -14,9 +14,10 @@ from epochmq_protocol.transport.connection import RemotingConnection
 from tests.unit.broker.kit import Bench, command, pull_command, running, send_command
 
 
-def _stats(bench: Bench, *, is_order: bool = False) -> ConsumeStatsList:
+async def _stats(bench: Bench, *, is_order: bool = False) -> ConsumeStatsList:
     header = GetConsumeStatsInBrokerHeader(is_order=is_order)
-    answer = bench.peer().call(command(RequestCode.GET_BROKER_CONSUME_STATS, header))
+    peer = bench.peer()
+    answer = await peer.answer(peer.send(command(RequestCode.GET_BROKER_CONSUME_STATS, header)))
     assert answer.code == 0, answer.remark
     return from_json(ConsumeStatsList, answer.body)
 
@@ -28,7 +29,7 @@ async def test_consume_stats_contain_the_lag_of_every_group_in_every_topic(tmp_p
                 assert bench.peer().call(send_command(topic)).code == 0
             pulled = bench.peer().call(pull_command(topic, group="readers", sys_flag=5, commit_offset=1))
             assert pulled.code == 0
-        found = _stats(bench)
+        found = await _stats(bench)
         rows = {group: rows for entry in found.consume_stats_list for group, rows in entry.items()}
         lags = {
             queue.topic: row.broker_offset - row.consumer_offset
@@ -38,7 +39,7 @@ async def test_consume_stats_contain_the_lag_of_every_group_in_every_topic(tmp_p
         }
         assert lags == {"bills": 1, "orders": 2}
         assert found.total_diff == sum(lags.values())
-        ordered = _stats(bench, is_order=True)
+        ordered = await _stats(bench, is_order=True)
         assert {group: rows for entry in ordered.consume_stats_list for group, rows in entry.items()}[
             "readers"
         ] == []
@@ -66,7 +67,11 @@ def test_a_table_is_encoded_once_per_state() -> None:
 
     request_modes = Modes()
     parts: Any = SimpleNamespace(
-        topics=None, groups=None, offsets=None, static_topics=None, delays=SimpleNamespace(encode=lambda: b"")
+        topics=SimpleNamespace(on_change=[]),
+        groups=SimpleNamespace(on_change=[]),
+        offsets=None,
+        static_topics=None,
+        delays=SimpleNamespace(encode=lambda: b""),
     )
     ask = TableSyncProcessor(parts, cast(Any, request_modes)).handlers()[
         RequestCode.GET_ALL_MESSAGE_REQUEST_MODE
