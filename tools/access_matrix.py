@@ -43,7 +43,7 @@ PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "develop" / "access
 CLUSTER: Final = "CLUSTER"
 _TOPIC, _GROUP = "topic in the body", "group in the body"
 _LOCK = to_json(
-    LockBatchRequestBody(consumer_group=_GROUP, client_id="c", mq_set=[MessageQueue(_TOPIC, "b", 0)])
+    LockBatchRequestBody(consumer_group=_GROUP, client_id="c", mq_set={MessageQueue(_TOPIC, "b", 0)})
 )
 _GROUP_CONFIG = SubscriptionGroupConfig(group_name=_GROUP)
 BODIES: Final[dict[int, bytes]] = {
@@ -98,7 +98,7 @@ ELSEWHERE: Final = (
 class _OwnNames(dict[str, str]):
     """Ext fields that all exist, each with its own name as its value."""
 
-    def get(self, key: str, default: object = None) -> str:  # type: ignore[override]
+    def get(self, key: str, default: object = None) -> str:
         """The name of the field."""
         return key
 
