@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,6 +14,7 @@ from kubernetes.client import Configuration
 
 from epochmq_operator.kube.connection import ClusterConnection
 from epochmq_operator.resources import API_VERSION
+from tests.unit.operator.kube.running_reconcilers import until
 
 KINDS = {"brokergroups": "BrokerGroup", "controllergroups": "ControllerGroup"}
 GROUP, _, VERSION = API_VERSION.partition("/")
@@ -113,7 +115,8 @@ def _resource(plural: str, kind: str) -> dict[str, Any]:
 
 @asynccontextmanager
 async def served(cluster: ClusterOfResources, host: str) -> AsyncIterator[ClusterConnection]:
-    """Serves the cluster; yields a connection to it."""
+    """Serves the cluster; yields a connection to it. At the end it waits for the threads of kopf: they end a
+    while after their owner, and may connect until then."""
     app = web.Application()
     app.router.add_route("*", "/{tail:.*}", cluster.answer)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
@@ -124,4 +127,5 @@ async def served(cluster: ClusterOfResources, host: str) -> AsyncIterator[Cluste
         configuration.host = f"http://{host}:{runner.addresses[0][1]}"
         yield ClusterConnection(configuration.host, "ops", configuration)
     finally:
+        await until(lambda: all(thread.name != "kopf" for thread in threading.enumerate()))
         await runner.cleanup()
