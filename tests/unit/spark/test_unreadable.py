@@ -120,6 +120,7 @@ NOW = int(time.time() * 1000)
         (struct.pack(">5q", NOW, NOW, 0, 0, -1), "confirmPhyOffset -1, expected 0 to"),
         (b"\xa7" * 4096, "store time"),
     ],
+    ids=["empty", "too short", "next month", "negative", "negative confirm offset", "another file"],
 )
 def test_a_checkpoint_that_no_broker_writes_is_a_finding(group: Group, data: bytes, detail: str) -> None:
     paths = group(1001)
