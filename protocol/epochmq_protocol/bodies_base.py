@@ -75,13 +75,17 @@ def from_json(cls: type[T], data: bytes | str, *, lenient_bytes_max: int | None 
             return cast(T, _strict(cast(Any, cls))(data))
         except (ValueError, RecursionError):
             pass  # lenient JSON, or other types than declared
+    return convert(cls, plain_values(cls, data, lenient_bytes_max))
+
+
+def plain_values(cls: type, data: bytes | str, lenient_bytes_max: int | None) -> Any:
+    """What `fastjson.loads` reads of a body of this class. BodyError: malformed."""
     try:
-        value = fastjson.loads(data, lenient_bytes_max=lenient_bytes_max)
+        return fastjson.loads(data, lenient_bytes_max=lenient_bytes_max)
     except BodyError:
         raise
     except Exception as error:
         raise BodyError(f"{cls.__name__}: {error}") from None
-    return convert(cls, value)
 
 
 def convert(cls: type[T], value: Any) -> T:

@@ -8,12 +8,12 @@ from typing import Any, Final, TypeVar, cast, get_args, get_origin, get_type_hin
 
 import msgspec
 
-from epochmq_protocol import fastjson
 from epochmq_protocol.bodies_base import (
     LENIENT_REQUEST_BYTES_MAX,
     convert,
     from_json,
     from_request,
+    plain_values,
     to_json,
 )
 from epochmq_protocol.errors import BodyError
@@ -48,12 +48,7 @@ def decode_steps(cls: type[T], data: bytes) -> Generator[None, None, T]:
 
 def _convert(cls: type[T], data: bytes) -> Generator[None, None, T]:
     """Decodes standard JSON with any names and types that fastjson accepts."""
-    try:
-        value = fastjson.loads(data, lenient_bytes_max=LENIENT_REQUEST_BYTES_MAX)
-    except BodyError:
-        raise
-    except Exception as error:
-        raise BodyError(f"{cls.__name__}: {error}") from None
+    value = plain_values(cls, data, LENIENT_REQUEST_BYTES_MAX)
     yield
     if not isinstance(value, dict):
         return convert(cls, value)

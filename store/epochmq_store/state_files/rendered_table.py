@@ -34,10 +34,6 @@ class RenderedTable:
         """Any entry may have changed."""
         self._due = None
 
-    def may_be_long(self, table: Mapping[str, object]) -> bool:
-        """Whether `refresh` has more than one step."""
-        return (len(table) if self._due is None else len(self._due)) > ENTRIES_AT_A_TIME
-
     def refresh(self, table: Mapping[str, object]) -> Generator[None, None, None]:
         """Encodes what has changed. The table may change between two steps; `changed` is called then, as
         always."""
