@@ -210,8 +210,11 @@ class MessageStore:
         checkpoint = self.config.root / "checkpoint"
         if missing is None and files and any(files[0].pread(0, 8)) and not checkpoint.exists():
             missing = str(checkpoint)
-        if extent.known is not None and files and files[0].start > extent.known.first:
-            self.missing_from = extent.known.first
+        first: int | None = None if missing is None else 0  # the note of the first one may be lost, too
+        if extent.known is not None:
+            first = extent.known.first
+        if first is not None and files and files[0].start > first:
+            self.missing_from = first
         if missing is not None:
             log.error("in %s a file is missing, and messages may be: %s", self.config.root, missing)
             self.tail = without_files(self.tail)

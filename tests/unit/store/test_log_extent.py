@@ -69,6 +69,18 @@ def test_a_missing_checkpoint_beside_a_log_is_doubt(tmp_path: Path, event: str) 
     store.stop()
 
 
+@pytest.mark.parametrize("event", ["clean stop", "kill"])
+def test_a_first_file_may_be_missing_if_the_note_of_it_and_the_checkpoint_are(
+    tmp_path: Path, event: str
+) -> None:
+    left = ended(tmp_path, event)
+    for lost in (left / "checkpoint", left / EXTENT_NAME, log_files(left)[0]):
+        lost.unlink()
+    store = open_store(left)
+    assert (store.tail.may_lack_acknowledged, store.missing_from) == (True, 0)
+    store.stop()
+
+
 def test_a_new_store_without_a_checkpoint_is_not_in_doubt(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     assert store.tail is CLEAN_TAIL
