@@ -31,6 +31,8 @@ MESSAGES_MAX: Final = (1 << 31) - 1
 LOG_BYTES_MAX: Final = 1 << 62
 FAST_GET_MAX: Final = 1024
 """Messages; RocketMQ's clients get 32 at a time."""
+QUERY_BYTES_MAX: Final = (16 << 20) - (64 << 10)
+"""Records in the response to a query by key. A client accepts frames of 16 MiB (frameMaxLength)."""
 # Smaller tag codes are addresses in the extension of the consume queue. If the extension does not exist,
 # clients filter such messages themselves.
 EXTENSION_BELOW: Final = ADDRESS_MAX + 1
@@ -547,12 +549,14 @@ class MessageReader:
     def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> QueryResult:
         """The topic's messages with this key or unique key stored in [begin_ms, end_ms], oldest first. Other
         keys may have the same hash; the client compares keys, as RocketMQ's clients do. Messages of other
-        topics, whose hash may be the same, too, are left out; RocketMQ returns them."""
+        topics, whose hash may be the same, too, are left out; RocketMQ returns them. So are messages beyond
+        `QUERY_BYTES_MAX` but the first: a client could not receive them."""
         limit = min(max_count, self._config.max_msgs_num_batch)
         if len(key) > const.PROPERTIES_BYTES_MAX:  # no message has it, and hashing it would take long
             limit = 0
         found = self._index.find(topic, key, limit, begin_ms, end_ms, self.resident_only) if limit else []
-        records = []
+        records: list[tuple[int, int]] = []
+        total = 0
         for physical in sorted(found):
             self._require(physical, None)
             message = self._log.parse(physical, (), check_crc=False)
@@ -561,10 +565,13 @@ class MessageReader:
                 and message.topic == topic
                 and self._visible(physical + message.size)
             ):
-                records.append(self._log.read(physical, message.size) or b"")
+                total += message.size
+                if records and total > QUERY_BYTES_MAX:
+                    break
+                records.append((physical, message.size))
         newest = self._index.files[-1] if self._index.files else None
         return QueryResult(
-            b"".join(records),
+            self._log.read_pieces(records) if records else b"",
             len(records),
             newest.end_timestamp if newest else 0,
             newest.end_physical if newest else 0,

@@ -17,6 +17,7 @@ from epochmq_store.appending import appender as append_module
 from epochmq_store.index import key_index as index_module
 from epochmq_store.index.index_file import IndexFile
 from epochmq_store.index.key_index import BUILD_THRESHOLD, KeyIndex, UnindexedMessage, index_file_name
+from epochmq_store.reading import message_reader
 from epochmq_store.record import DispatchRequest
 from epochmq_store.running import maintenance as maintenance_module
 from epochmq_store.statuses import PutStatus
@@ -238,4 +239,16 @@ async def test_puts_are_rejected_while_the_index_backlog_is_full(
         for number in range(3 * BUILD_THRESHOLD)
     ]
     assert found == [1] * (2 * BUILD_THRESHOLD) + [0] * (BUILD_THRESHOLD - 1) + [1]
+    store.stop()
+
+
+def test_a_query_returns_what_a_client_can_receive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest messages up to the largest frame, and at least one."""
+    store = open_store(tmp_path)
+    put_all(store, [Message(properties={"KEYS": "k"}, body=bytes(1000))] * 5)
+    size = len(store.reader.query("orders", "k", 1, 0, 1 << 60).body)
+    for limit, count in ((1, 1), (3 * size - 1, 2), (3 * size, 3), (100 * size, 5)):
+        monkeypatch.setattr(message_reader, "QUERY_BYTES_MAX", limit)
+        found = store.reader.query("orders", "k", 64, 0, 1 << 60)
+        assert (found.count, len(found.body)) == (count, count * size)
     store.stop()
