@@ -26,6 +26,8 @@ _PEER_FOLDER = re.compile(r"dledger-.+")
 """The directory of a DLedger peer in the store of its broker (`DLedgerConfig`)."""
 STRAYS_MIN = 3
 """Files of a log among which one that begins at another place is noticed."""
+STORE_NAMES = frozenset({"abort", "checkpoint", "config", "consumequeue", "index", "lock", "store"})
+"""Names in a store besides the log's, by which a store that has lost its log is known."""
 EPOCH_FILE = "epochFileCheckpoint"
 IDENTITY_FILE = "brokerIdentity"
 LOG_PATHS_FILE = "logPaths.json"
@@ -393,9 +395,21 @@ def check_is_store(location: str) -> None:
     broker's store."""
     entries = files.entries(location)
     here = {entry.name for entry in entries}
-    if "commitlog" not in here and LOG_PATHS_FILE not in here and not peer_folders(entries):
+    if not _holds_log(entries):
         found = ", ".join(sorted(here)[:5]) or "nothing"
         raise OSError(f"{location} is not a broker's store: no directory commitlog, but {found}")
+
+
+def _holds_log(entries: Sequence[files.DirectoryEntry]) -> bool:
+    here = {entry.name for entry in entries}
+    return "commitlog" in here or LOG_PATHS_FILE in here or bool(peer_folders(entries))
+
+
+def is_other_directory(location: str) -> bool:
+    """Whether a directory has content, and none of it is that of a broker's store. Raises OSError if it
+    cannot be read."""
+    entries = files.entries(location)
+    return bool(entries) and not _holds_log(entries) and not STORE_NAMES & {one.name for one in entries}
 
 
 def read_identity(location: str) -> tuple[str, str, int] | None:

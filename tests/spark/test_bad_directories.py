@@ -207,9 +207,19 @@ def test_bad_directories_alone_have_no_healthy_verdict(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = seeded_groups.create_healthy_group(tmp_path / "healthy", 8)
-    for name in ("empty", "foreign", "a_file_instead", "no_segments", "a_segment_without_a_byte"):
+    for name in ("empty", "a_file_instead", "no_segments", "a_segment_without_a_byte"):
         store = tmp_path / name / "store"
         shutil.copytree(source[0], store)
         CHANGES[name][0](store)
         code, summary = audited([store], tmp_path / name / "state", capsys)
         assert (code != 0, summary["verdict"] != "healthy") == (True, True), name
+
+
+def test_a_directory_without_anything_of_a_store_is_refused_before_spark_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "photos").mkdir()
+    assert run(["audit", str(tmp_path), "--state", str(tmp_path / "state")]) == 2
+    error = capsys.readouterr().err
+    assert f"{tmp_path}: no broker's store, expected a directory with commitlog" in error
+    assert "Spark" not in error

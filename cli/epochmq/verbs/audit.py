@@ -81,6 +81,7 @@ def run(
             replicas, view, origin = stack.enter_context(_frozen(state, running, group, view))
         else:
             replicas = local_audit.replicas_of(directories, group)
+            _reject_directories_without_stores(replicas)
             _reject_directories_in_use(replicas)
         try:
             outcome = local_audit.run(
@@ -178,6 +179,22 @@ def _frozen(
     origin = StoreOrigin(LocalGroup(name, str(state)), places)
     with local_readers.frozen(group or made.broker_name, directories) as replicas:
         yield replicas, view if view is not None else made.cut.view, origin
+
+
+def _reject_directories_without_stores(replicas: Sequence[AuditedReplica]) -> None:
+    """Raises UsageError if no directory holds a broker's store. One of several without one is a finding."""
+    from epochmq_spark import files, store_layout
+
+    for one in replicas:
+        if files.local_path(one.location) is None:
+            return
+        try:
+            if not store_layout.is_other_directory(one.location):
+                return
+        except OSError:
+            return  # the audit says why it cannot be read
+    names = ", ".join(one.location for one in replicas)
+    raise UsageError(f"{names}: no broker's store, expected a directory with commitlog, or a volume of a pod")
 
 
 def _reject_directories_in_use(replicas: Sequence[AuditedReplica]) -> None:

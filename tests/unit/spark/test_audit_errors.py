@@ -125,6 +125,7 @@ def test_spark_without_space_for_its_own_files(
         raise PySparkException(FULL)
 
     monkeypatch.setattr(local_audit, "run", audited)
+    (tmp_path / "commitlog").mkdir()
     assert run(["audit", str(tmp_path), "--out", str(tmp_path / "out")]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "--conf spark.local.dir=DIR" in line
