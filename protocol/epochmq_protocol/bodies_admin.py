@@ -195,7 +195,7 @@ class UserInfo(Body):
     user_status: str | None = None
 
 
-class PolicyEntryInfo(Body):
+class PolicyEntryInfo(Body, forbid_unknown_fields=True):
     """One rule of an access policy."""
 
     resource: str | None = None
@@ -204,15 +204,17 @@ class PolicyEntryInfo(Body):
     decision: str | None = None
 
 
-class PolicyInfo(Body):
+class PolicyInfo(Body, forbid_unknown_fields=True):
     """Rules of one kind."""
 
     policy_type: str | None = None
     entries: list[PolicyEntryInfo] | None = None
 
 
-class AclInfo(Body):
-    """The permissions of a subject (AUTH_… commands)."""
+class AclInfo(Body, forbid_unknown_fields=True):
+    """The permissions of a subject (AUTH_… commands). `mqadmin` writes these names and types, no others."""
+
+    STRICT_FIRST: ClassVar[bool] = True
 
     subject: str | None = None
     policies: list[PolicyInfo] | None = None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Generator
 from functools import cache, partial
-from typing import Any, Final, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Any, Final, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -31,13 +32,13 @@ LISTS_BYTES_MAX: Final = 2 << 20
 of 5,000 topics."""
 
 
-def decode_steps(cls: type[T], data: bytes) -> Generator[None, None, T]:
-    """Decodes the body of a request as `from_json` does, in steps. Returns it. BodyError: malformed or too
-    large."""
+def decode_steps(cls: type[T], data: bytes, bytes_max: int = LISTS_BYTES_MAX) -> Generator[None, None, T]:
+    """Decodes the body of a request as `from_json` does, in steps. Returns it. BodyError: malformed or larger
+    than `bytes_max`."""
     if len(data) <= STEP_BYTES:
         return from_request(cls, data)
-    if len(data) > LISTS_BYTES_MAX:
-        raise BodyError(f"{cls.__name__}: {len(data)} bytes, expected at most {LISTS_BYTES_MAX}")
+    if len(data) > bytes_max:
+        raise BodyError(f"{cls.__name__}: {len(data)} bytes, expected at most {bytes_max}")
     if b"$ref" not in data:
         try:
             return (yield from _decode(cls, data, is_strict=bool(getattr(cls, "STRICT_FIRST", False))))
@@ -72,6 +73,9 @@ def _decode(cls: type[T], data: bytes | msgspec.Raw, *, is_strict: bool) -> Gene
     values: dict[str, Any] = {name: getattr(known, name) for name in outline.others}
     yield
     for name, (kind, item) in outline.lists.items():
+        if getattr(known, name) is None:
+            values[name] = None
+            continue
         items = values[name] = kind()
         add = items.append if kind is list else items.add
         decode, size = _decoder(item) if is_strict else partial(_lenient, item), 0
@@ -110,16 +114,21 @@ def _outline(cls: type) -> _Outline:
     for field in msgspec.structs.fields(cls):
         hint = hints[field.name]
         kind, parts = get_origin(hint), get_args(hint)
+        is_optional = kind in (Union, types.UnionType) and parts[1:] == (type(None),)
+        if is_optional:
+            kind, parts = get_origin(parts[0]), get_args(parts[0])
         raw = kind in (list, set) and isinstance(parts[0], type) and issubclass(parts[0], msgspec.Struct)
         if raw:
             lists[field.name] = (cast(type, kind), parts[0])
         else:
             others.append(field.name)
         default: dict[str, Any] = {"default_factory": list if raw else field.default_factory}
-        if not raw and field.default is not msgspec.NODEFAULT:
+        if (not raw or is_optional) and field.default is not msgspec.NODEFAULT:
             default = {"default": field.default}
         wire = msgspec.field(name=field.encode_name, **default)
-        fields.append((field.name, list[msgspec.Raw] if raw else hint, wire))
+        if raw:
+            hint = list[msgspec.Raw] | None if is_optional else list[msgspec.Raw]
+        fields.append((field.name, hint, wire))
     frame = msgspec.defstruct(cls.__name__, fields, forbid_unknown_fields=True)
     return _Outline(msgspec.json.Decoder(frame).decode, lists, tuple(others))
 

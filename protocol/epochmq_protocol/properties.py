@@ -12,6 +12,7 @@ broker.conf, namesrv.conf and the bodies of the config requests (25, 26, 318, 31
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 from epochmq_protocol.codes import ResponseCode
@@ -19,7 +20,11 @@ from epochmq_protocol.errors import RequestError
 
 REQUEST_BYTES_MAX = 65_536
 """The longest text that a request may carry. All settings of a broker with their values have 25 kB."""
+REQUEST_LINES_MAX = 600
+"""The lines of the text that a request may carry. A broker has less than 500 settings."""
 _BLANK = " \t\f"
+_WITHOUT_ESCAPES = re.compile("([^=: \t\f]*)[ \t\f]*(?:[=:][ \t\f]*)?(.*)", re.DOTALL)
+"""The key and the value of a logical line without backslashes."""
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
@@ -42,11 +47,17 @@ def parse_request(body: bytes) -> dict[str, str]:
 
 
 def check_request(body: bytes) -> None:
-    """RequestError SYSTEM_ERROR: the body of a request is longer than a text may be."""
+    """RequestError SYSTEM_ERROR: the body of a request is longer than a text may be, or has more lines."""
     if len(body) > REQUEST_BYTES_MAX:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
             f"settings of {len(body)} bytes, expected at most {REQUEST_BYTES_MAX}: send fewer at a time",
+        )
+    lines = body.count(b"\n") + body.count(b"\r") - body.count(b"\r\n")
+    if lines > REQUEST_LINES_MAX:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"settings of {lines} lines, expected at most {REQUEST_LINES_MAX}: send fewer at a time",
         )
 
 
@@ -86,8 +97,7 @@ def _logical_lines(text: str) -> Iterator[str]:
         line = natural.lstrip(_BLANK)
         if not joined and (not line or line[0] in "#!"):
             continue
-        backslashes = len(line) - len(line.rstrip("\\"))
-        if backslashes % 2:
+        if line.endswith("\\") and (len(line) - len(line.rstrip("\\"))) % 2:
             joined.append(line[:-1])
             continue
         joined.append(line)
@@ -101,6 +111,10 @@ def _logical_lines(text: str) -> Iterator[str]:
 
 
 def _split(line: str) -> tuple[str, str]:
+    if "\\" not in line:
+        found = _WITHOUT_ESCAPES.fullmatch(line)
+        assert found is not None  # any text matches
+        return found[1], found[2]
     size, at = len(line), 0
     while at < size and line[at] not in "=: \t\f":
         at += 2 if line[at] == "\\" else 1

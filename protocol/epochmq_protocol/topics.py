@@ -6,6 +6,7 @@ RocketMQ's classes are TopicConfig, DataVersion, TopicValidator, MixAll, KeyBuil
 from __future__ import annotations
 
 import zlib
+from collections.abc import Generator
 from enum import StrEnum
 from typing import ClassVar, Final
 
@@ -17,6 +18,7 @@ from epochmq_protocol.bodies_base import Body, convert, from_json, to_json
 from epochmq_protocol.codes import V5_0_0
 from epochmq_protocol.errors import BodyError, EpochMQError
 from epochmq_protocol.integers import Int, Long
+from epochmq_protocol.steps import finish
 
 # ------------------------------------------------------------------------------------------------ permissions
 
@@ -262,6 +264,10 @@ class TopicConfig(msgspec.Struct, frozen=True, rename="camel"):
         if len(parts) < 5:
             raise BodyError(f"topic line {text!r:.100}: expected at least 5 words")
         attributes: dict[str, str] = {}
+        numbers, kind = parts[1:4], _FILTER_TYPES.get(parts[4])
+        if kind and parts[5:6] == ["{}"] and all(_is_short_number(one) for one in numbers):
+            read, write, perm = map(int, numbers)
+            return cls(parts[0], read, write, perm, kind)
         if len(parts) >= 6:
             try:
                 attributes = convert(TopicConfig, {"attributes": fastjson.loads(parts[5])}).attributes
@@ -276,6 +282,14 @@ class TopicConfig(msgspec.Struct, frozen=True, rename="camel"):
         }
         config = convert(cls, plain)
         return msgspec.structs.replace(config, attributes=attributes) if attributes else config
+
+
+_FILTER_TYPES: Final = {one.name: one for one in TopicFilterType}
+
+
+def _is_short_number(text: str) -> bool:
+    """Whether the text is a plain number that certainly fits into 32 bits."""
+    return len(text) < 10 and text.isascii() and text.isdecimal()
 
 
 class LogicQueueMappingItem(Body):
@@ -389,25 +403,96 @@ class RegisterBrokerBody(Body):
     ) -> RegisterBrokerBody:
         """Decodes the body. `version` is the broker's: older ones end before the mappings. BodyError:
         malformed, or more than `bytes_max` bytes after decompression."""
-        if not compressed:
-            return from_json(cls, data)
-        inflater = zlib.decompressobj()
-        try:
-            plain = inflater.decompress(data, bytes_max)
-        except zlib.error as error:
-            raise BodyError(f"RegisterBrokerBody: {error}") from None
-        if inflater.unconsumed_tail:
-            raise BodyError(f"RegisterBrokerBody: more than {bytes_max} bytes after decompression")
-        return _read_pieces(_PieceReader(plain), version)
+        return finish(cls.decode_steps(data, compressed=compressed, version=version, bytes_max=bytes_max))
+
+    @classmethod
+    def decode_steps(
+        cls,
+        data: bytes,
+        *,
+        compressed: bool = False,
+        version: int = V5_0_0,
+        bytes_max: int = 64 * 1024 * 1024,
+    ) -> Generator[None, None, RegisterBrokerBody]:
+        """`decode` in steps."""
+        if compressed:
+            plain = yield from _inflate(data, bytes_max)
+            return (yield from _read_pieces(_PieceReader(plain), version))
+        if len(data) > REGISTRATION_STEP_BYTES and b"$ref" not in data:
+            try:
+                return (yield from _decode_registration(data))
+            except (ValueError, RecursionError):
+                pass  # lenient JSON, or other types than declared
+        return from_json(cls, data)
 
 
-def _read_pieces(pieces: _PieceReader, version: int) -> RegisterBrokerBody:
+REGISTRATION_STEP_BYTES: Final = 16_384
+"""A registration of so many bytes is decoded in one step."""
+TOPICS_AT_A_TIME: Final = 20
+"""Topics that are decoded in one step: about 0.1 ms."""
+
+
+class _RawWrapper(msgspec.Struct, rename="camel"):
+    """TopicConfigSerializeWrapper, with topics that are still encoded."""
+
+    topic_config_table: dict[str, msgspec.Raw] = field(default_factory=dict)
+    data_version: DataVersion = DataVersion()
+    topic_queue_mapping_info_map: dict[str, TopicQueueMappingInfo] = field(default_factory=dict)
+    topic_queue_mapping_detail_map: dict[str, TopicQueueMappingDetail] = field(default_factory=dict)
+    mapping_data_version: DataVersion = DataVersion()
+
+
+class _RawRegistration(msgspec.Struct, rename="camel"):
+    topic_config_serialize_wrapper: _RawWrapper = field(default_factory=_RawWrapper)
+    filter_server_list: list[str] = field(default_factory=list)
+
+
+_decode_raw_registration: Final = msgspec.json.Decoder(_RawRegistration).decode
+_decode_topic: Final = msgspec.json.Decoder(TopicConfig).decode
+
+
+def _decode_registration(data: bytes) -> Generator[None, None, RegisterBrokerBody]:
+    """ValueError: the body is to be decoded in one step."""
+    body = _decode_raw_registration(data)
+    yield
+    raw = body.topic_config_serialize_wrapper
+    topics: dict[str, TopicConfig] = {}
+    for number, (name, config) in enumerate(raw.topic_config_table.items(), 1):
+        topics[name] = _decode_topic(config)
+        if number % TOPICS_AT_A_TIME == 0:
+            yield
+    wrapper = TopicConfigSerializeWrapper(**(msgspec.structs.asdict(raw) | {"topic_config_table": topics}))
+    return RegisterBrokerBody(wrapper, body.filter_server_list)
+
+
+def _inflate(data: bytes, bytes_max: int) -> Generator[None, None, bytes]:
+    inflater, left = zlib.decompressobj(), bytes_max
+    pieces: list[bytes] = []
+    try:
+        while left > 0:
+            size = min(left, REGISTRATION_STEP_BYTES)
+            pieces.append(inflater.decompress(data, size))
+            left -= len(pieces[-1])
+            data = inflater.unconsumed_tail
+            if not data and len(pieces[-1]) < size:
+                break
+            yield
+    except zlib.error as error:
+        raise BodyError(f"RegisterBrokerBody: {error}") from None
+    if data:
+        raise BodyError(f"RegisterBrokerBody: more than {bytes_max} bytes after decompression")
+    return b"".join(pieces)
+
+
+def _read_pieces(pieces: _PieceReader, version: int) -> Generator[None, None, RegisterBrokerBody]:
     body = RegisterBrokerBody()
     wrapper = body.topic_config_serialize_wrapper
     wrapper.data_version = from_json(DataVersion, pieces.take())
-    for _ in range(pieces.take_count()):
+    for number in range(1, pieces.take_count() + 1):
         config = TopicConfig.decode(pieces.take().decode("utf-8", "replace"))
         wrapper.topic_config_table[config.topic_name] = config
+        if number % TOPICS_AT_A_TIME == 0:
+            yield
     try:
         filters = fastjson.loads(pieces.take())
     except BodyError:
@@ -421,6 +506,7 @@ def _read_pieces(pieces: _PieceReader, version: int) -> RegisterBrokerBody:
             info = from_json(TopicQueueMappingInfo, pieces.take())
             if info.topic is not None:
                 wrapper.topic_queue_mapping_info_map[info.topic] = info
+            yield
     return body
 
 

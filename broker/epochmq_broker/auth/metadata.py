@@ -2,16 +2,18 @@
 """Holds the users and ACLs of a broker, with the rules by which they change (RocketMQ's
 AuthenticationMetadataManagerImpl and AuthorizationMetadataManagerImpl).
 
-The remarks are RocketMQ's. `on_change` listeners are called after every change.
+The remarks are RocketMQ's. `on_change` listeners are called after every change, and before a
+merged ACL is set, `before_change` listeners are called with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 
 import msgspec
 
 from epochmq_broker.auth.acls import (
+    ENTRIES_AT_A_TIME,
     Acl,
     Action,
     Policy,
@@ -36,6 +38,7 @@ from epochmq_protocol.bodies import AclInfo, PolicyEntryInfo, UserInfo
 from epochmq_protocol.bodies_base import Body
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RequestError
+from epochmq_protocol.steps import finish
 
 SYSTEM_ERROR_REMARK = "An system error occurred, please try again later."
 """RocketMQ's remark for its own failures."""
@@ -61,6 +64,7 @@ class AuthMetadata:
         self.users: dict[str, User] = {}
         self.acls: dict[str, Acl] = {}
         self.on_change: list[Callable[[], None]] = []
+        self.before_change: list[Callable[[Acl], Generator[None, None, None]]] = []
 
     # users
 
@@ -116,17 +120,27 @@ class AuthMetadata:
     def merge_acl(self, info: AclInfo, subject: str | None) -> None:
         """Adds the entries of a request to the ACL of its subject, and replaces those for the same resources.
         The subject in the body comes before `subject`, that of the header. Raises RequestError."""
+        finish(self.merge_steps(info, subject))
+
+    def merge_steps(self, info: AclInfo, subject: str | None) -> Generator[None, None, None]:
+        """`merge_acl` in steps. Others see nothing of the change before the last step."""
         username = parse_subject(info.subject)
         if username is None:
             username = parse_subject(subject)
         policies = _policies_of(info)
         if username is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, SYSTEM_ERROR_REMARK)
-        checked = _checked_policies(policies)
-        if username not in self.users:
-            raise rejection(f"The subject of User:{username} is not exist.")
-        old = self.acls.get(username)
-        self.acls[username] = Acl(username, checked) if old is None else old.merge(checked)
+        checked = yield from _checked_steps(policies)
+        while True:  # again only if another request has changed the same ACL meanwhile
+            if username not in self.users:
+                raise rejection(f"The subject of User:{username} is not exist.")
+            old = self.acls.get(username)
+            acl = Acl(username, checked) if old is None else (yield from old.merge_steps(checked))
+            for prepare in self.before_change:
+                yield from prepare(acl)
+            if self.acls.get(username) is old and username in self.users:
+                break
+        self.acls[username] = acl
         self._changed()
 
     def delete_acl(self, subject: str | None, policy_type: str | None, resource: str | None) -> None:
@@ -164,15 +178,24 @@ class AuthMetadata:
         return self.acls.get(username)
 
     def list_acls(self, subject_part: str | None, resource_part: str | None) -> list[Acl]:
+        """`list_steps` at once."""
+        return finish(self.list_steps(subject_part, resource_part))
+
+    def list_steps(
+        self, subject_part: str | None, resource_part: str | None
+    ) -> Generator[None, None, list[Acl]]:
         """The ACLs whose subject contains one text, with the entries whose resource contains the other. (In
         RocketMQ an ACL whose subject contains the second text keeps all entries.)"""
         acls: list[Acl] = []
         for username in sorted(self.acls, key=_bytewise):
-            acl = self.acls[username]
+            found = self.acls.get(username)
+            if found is None:  # deleted since an earlier step
+                continue
+            acl = found
             if not is_blank(subject_part) and (subject_part or "") not in acl.subject:
                 continue
             if not is_blank(resource_part):
-                acl = _with_resources(acl, resource_part or "")
+                acl = yield from _with_resources(acl, resource_part or "")
             if acl.policies:
                 acls.append(acl)
         return acls
@@ -199,7 +222,9 @@ class AuthMetadata:
         """Fills the tables from the file, without a call of the listeners. Raises RequestError for content
         that no broker wrote."""
         self.users = {user.username: user for user in map(user_of, content.users)}
-        self.acls = {acl.username: acl for acl in map(_stored_acl, content.acls)}
+        acls = {acl.username: acl for acl in map(_stored_acl, content.acls)}
+        known = self.acls  # an equal one keeps its encoded form
+        self.acls = {name: known[name] if known.get(name) == acl else acl for name, acl in acls.items()}
 
     def replace_all(self, content: UsersAndAcls) -> None:
         """Makes the tables a copy of a master's. Raises RequestError for content that no broker wrote."""
@@ -234,12 +259,16 @@ def _bytewise(name: str) -> bytes:
     return name.encode("utf-8", "surrogatepass")
 
 
-def _with_resources(acl: Acl, part: str) -> Acl:
+def _with_resources(acl: Acl, part: str) -> Generator[None, None, Acl]:
     policies: list[Policy] = []
     for policy in acl.policies:
-        entries = tuple(entry for entry in policy.entries if part in entry.resource.key)
+        entries: list[PolicyEntry] = []
+        for start in range(0, len(policy.entries), ENTRIES_AT_A_TIME):
+            some = policy.entries[start : start + ENTRIES_AT_A_TIME]
+            entries += [entry for entry in some if part in entry.resource.key]
+            yield
         if entries:
-            policies.append(Policy(policy.type, entries))
+            policies.append(Policy(policy.type, tuple(entries)))
     return Acl(acl.username, tuple(policies))
 
 
@@ -258,11 +287,17 @@ def _policies_of(info: AclInfo) -> list[_Draft]:
     return drafts
 
 
-def _checked_policies(drafts: Iterable[_Draft]) -> tuple[Policy, ...]:
-    policies = tuple(Policy(kind, tuple(map(_checked_entry, entries))) for kind, entries in drafts)
+def _checked_steps(drafts: Iterable[_Draft]) -> Generator[None, None, tuple[Policy, ...]]:
+    policies: list[Policy] = []
+    for kind, infos in drafts:
+        entries: list[PolicyEntry] = []
+        for start in range(0, len(infos), ENTRIES_AT_A_TIME):
+            entries += map(_checked_entry, infos[start : start + ENTRIES_AT_A_TIME])
+            yield
+        policies.append(Policy(kind, tuple(entries)))
     if not policies:
         raise rejection("The policies is empty.")
-    return policies
+    return tuple(policies)
 
 
 def _checked_entry(info: PolicyEntryInfo) -> PolicyEntry:
@@ -289,4 +324,4 @@ def _stored_acl(info: AclInfo) -> Acl:
     username = parse_subject(info.subject)
     if username is None:
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"subject={info.subject}: expected User:NAME")
-    return Acl(username, _checked_policies(_policies_of(info)))
+    return Acl(username, finish(_checked_steps(_policies_of(info))))

@@ -8,17 +8,19 @@ only its owner can read it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, Final, cast
 
+from epochmq_broker.auth.acl_encoding import AclFileEntries
 from epochmq_broker.auth.acls import Acl
 from epochmq_broker.auth.metadata import AuthMetadata, UsersAndAcls
 from epochmq_broker.auth.plain_acl import accounts_of, migrated
 from epochmq_broker.auth.users import User
 from epochmq_protocol import fastjson
-from epochmq_protocol.bodies import AclInfo, UserInfo, from_json
+from epochmq_protocol.bodies import UserInfo, from_json
 from epochmq_protocol.errors import ConfigError
+from epochmq_protocol.steps import finish
 from epochmq_store.state_files.rendered_table import RenderedTable
 from epochmq_store.state_files.state_file_io import PRIVATE_FILE, read_state_file
 
@@ -36,15 +38,19 @@ class AuthFile:
         self._path = directory / PRIVATE_FILE
         self._metadata = metadata
         self._write = write
-        self._acls = RenderedTable(lambda _, acl: _item(cast(Acl, acl).info()))
+        self._entries = AclFileEntries()
+        self._prepared: tuple[Acl, bytes] | None = None
+        self._acls = RenderedTable(lambda _, acl: self._acl_item(cast(Acl, acl)))
         self._users = RenderedTable(lambda _, user: _item(cast(User, user).info()))
         metadata.on_change.append(self._changed)
+        metadata.before_change.append(self._prepare)
 
     def load(self) -> None:
         """Fills the tables from the file, or from its backup. Raises if both are damaged."""
         found = read_state_file(self._path, _decode)
         if found is not None:
             self._metadata.restore(found)
+            self.encode()  # each entry before the broker serves
         elif any((self._directory / name).is_dir() for name in ("users", "acls")):
             log.warning(
                 "%s has users and ACLs of a RocketMQ broker, which this broker does not read: copy them with "
@@ -54,16 +60,29 @@ class AuthFile:
 
     def _changed(self) -> None:
         self._write(self._path, self.encode())
+        self._prepared = None
+
+    def _prepare(self, acl: Acl) -> Generator[None, None, None]:
+        """Encodes the ACL that a request is about to set."""
+        self._prepared = acl, (yield from self._entries.steps(acl))
+
+    def _acl_item(self, acl: Acl) -> bytes:
+        if self._prepared is not None and self._prepared[0] is acl:
+            encoded = self._prepared[1]
+        else:
+            encoded = finish(self._entries.steps(acl))
+        return b"\n\t\t" + encoded
 
     def encode(self) -> bytes:
         """Encodes the file."""
         self._acls.changed_everywhere()
         self._users.changed_everywhere()
+        self._entries.keep_only(self._metadata.acls)
         acls, users = self._acls.join(self._metadata.acls), self._users.join(self._metadata.users)
         return b'{\n\t"acls":%b,\n\t"users":%b\n}' % (_list(acls), _list(users))
 
 
-def _item(info: AclInfo | UserInfo) -> bytes:
+def _item(info: UserInfo) -> bytes:
     return b"\n\t\t" + fastjson.dumps(info, pretty=True).replace(b"\n", b"\n\t\t")
 
 

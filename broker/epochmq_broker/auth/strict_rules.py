@@ -12,6 +12,8 @@ requests these are stricter:
 - A send as `InnerProducerGroup_…`, which skips the checks of sends, needs the right to change the cluster.
 - A send that names light queues (INNER_MULTI_DISPATCH) needs the right to publish to each.
 - A send that deletes timer messages (TIMER_DEL_UNIQKEY) needs the right to publish to their topics.
+- The answer to a check of a transaction names the topic of half messages. It needs the right for the
+  message's own topic instead.
 - A static topic's mapping names its topic in the body, too: both need the right.
 
 What a request about a stored message needs depends on the message: `RECORD_CODES`.
@@ -46,6 +48,7 @@ from epochmq_protocol.message import parse_properties
 from epochmq_protocol.message_const import PROPERTY_INNER_MULTI_DISPATCH, PROPERTY_TIMER_DEL_UNIQKEY
 from epochmq_protocol.topics import (
     INNER_PRODUCER_GROUP_PREFIX,
+    RMQ_SYS_TRANS_HALF_TOPIC,
     TopicQueueMappingDetail,
     is_retry_topic,
     retry_topic,
@@ -170,6 +173,14 @@ def _batch_ack(_fields: _Fields, body: bytes, cluster: str) -> list[RequestedAcc
     return list(found) or _cluster(cluster, _SUB)
 
 
+def _end_transaction(fields: _Fields, body: bytes, _cluster_name: str) -> list[RequestedAccess]:
+    """A producer that answers a check names the topic of half messages, because a broker asks in that
+    name. The right for the message's own topic decides (`RECORD_CODES`)."""
+    if fields.get("topic") == RMQ_SYS_TRANS_HALF_TOPIC:
+        return []
+    return SPECIAL[RequestCode.END_TRANSACTION](fields, body)
+
+
 def _send(topic_field: str, group_field: str, properties_field: str, batch_field: str) -> Derive:
     def derive(fields: _Fields, body: bytes, cluster: str) -> list[RequestedAccess]:
         topic = fields.get(topic_field)
@@ -255,6 +266,7 @@ STRICT: Final[dict[int, Derive]] = {
     RequestCode.SEND_BATCH_MESSAGE: _SHORT_SEND,
     RequestCode.SEND_REPLY_MESSAGE: _LONG_SEND,
     RequestCode.SEND_REPLY_MESSAGE_V2: _SHORT_SEND,
+    RequestCode.END_TRANSACTION: _end_transaction,
     RequestCode.PULL_MESSAGE: _consume(_SUB),
     RequestCode.LITE_PULL_MESSAGE: _consume(_SUB),
     RequestCode.QUERY_CONSUMER_OFFSET: _consume(_SUB_GET),

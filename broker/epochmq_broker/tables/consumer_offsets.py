@@ -8,11 +8,14 @@ offset of the next message that the group wants. `StateFiles` writes `config/con
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping
 
+from epochmq_protocol.steps import finish
 from epochmq_protocol.topics import DataVersion
 
 SEPARATOR = "@"
+KEYS_AT_A_TIME = 500
+"""Keys that are looked at in one step: 0.1 ms."""
 
 
 class ConsumerOffsetTable:
@@ -135,36 +138,64 @@ class ConsumerOffsetTable:
 
     def topics_of(self, group: str) -> set[str]:
         """Topics on which the group has an offset."""
+        return finish(self.topics_steps(group))
+
+    def topics_steps(self, group: str) -> Generator[None, None, set[str]]:
+        """`topics_of` in steps."""
         end = SEPARATOR + group
-        return {key[: -len(end)] for key in self._offsets if key.endswith(end) and key.count(SEPARATOR) == 1}
+        found: set[str] = set()
+        for keys in self._key_parts():
+            found.update(
+                [key[: -len(end)] for key in keys if key.endswith(end) and key.count(SEPARATOR) == 1]
+            )
+            yield
+        return found
+
+    def _key_parts(self) -> Iterator[list[str]]:
+        """The keys of all offsets, some at a time. The table may change between two steps."""
+        keys = list(self._offsets)
+        return (keys[start : start + KEYS_AT_A_TIME] for start in range(0, len(keys), KEYS_AT_A_TIME))
 
     def groups_of(self, topic: str) -> set[str]:
         """Groups that have an offset on the topic."""
+        return finish(self.groups_steps(topic))
+
+    def groups_steps(self, topic: str) -> Generator[None, None, set[str]]:
+        """`groups_of` in steps."""
         begin = topic + SEPARATOR
-        found = {key for key in self._offsets if key.startswith(begin) and key.count(SEPARATOR) == 1}
-        return {key[len(begin) :] for key in found}
+        found: set[str] = set()
+        for keys in self._key_parts():
+            matching = [key for key in keys if key.startswith(begin) and key.count(SEPARATOR) == 1]
+            found.update([key[len(begin) :] for key in matching])
+            yield
+        return found
 
     def queues(self, group: str, topic: str) -> Mapping[int, int]:
         """Queue -> offset of a group on a topic; empty if it has none."""
         return self._offsets.get(topic + SEPARATOR + group, {})
 
     def lowest(
-        self, topic: str, min_offset: Callable[[int], int], skipped: Collection[str] = ()
+        self, topic: str, min_offset: Callable[[int], int], skipped: Container[str] = ()
     ) -> dict[int, int]:
-        """Queue -> the lowest offset of any group outside `skipped`. Offsets below the queue's `min_offset`
-        do not count (QUERY_CORRECTION_OFFSET)."""
+        """`lowest_steps` at once."""
+        return finish(self.lowest_steps(topic, min_offset, skipped))
+
+    def lowest_steps(
+        self, topic: str, min_offset: Callable[[int], int], skipped: Container[str]
+    ) -> Generator[None, None, dict[int, int]]:
+        """Queue -> the lowest offset of any group outside `skipped`, in steps. Offsets below the queue's
+        `min_offset` do not count (QUERY_CORRECTION_OFFSET)."""
         lowest: dict[int, int] = {}
-        skipped = frozenset(skipped)
         begin = topic + SEPARATOR
-        for key, queues in self._offsets.items():
-            if not key.startswith(begin) and key != topic:
-                continue
-            parts = key.split(SEPARATOR)
-            if parts[0] != topic or (len(parts) > 1 and parts[1] in skipped):
-                continue
-            for queue_id, offset in queues.items():
-                if offset >= min_offset(queue_id):
-                    lowest[queue_id] = min(offset, lowest.get(queue_id, offset))
+        for keys in self._key_parts():
+            for key in [key for key in keys if key.startswith(begin) or key == topic]:
+                parts = key.split(SEPARATOR)
+                if parts[0] != topic or (len(parts) > 1 and parts[1] in skipped):
+                    continue
+                for queue_id, offset in self._offsets.get(key, {}).items():
+                    if offset >= min_offset(queue_id):
+                        lowest[queue_id] = min(offset, lowest.get(queue_id, offset))
+            yield
         return lowest
 
     # administration
@@ -179,12 +210,12 @@ class ConsumerOffsetTable:
     def forget_group(self, group: str) -> bool:
         """Deletes every offset, reset and pull position of a group. Returns whether there was any."""
         end = SEPARATOR + group
-        return self._forget(lambda key: key.endswith(end))
+        return self._forget(lambda table: [key for key in table if key.endswith(end)])
 
     def forget_topic(self, topic: str) -> bool:
         """Deletes every offset, reset and pull position on a topic. Returns whether there was any."""
         begin = topic + SEPARATOR
-        return self._forget(lambda key: key.startswith(begin))
+        return self._forget(lambda table: [key for key in table if key.startswith(begin)])
 
     # loading, and copying from a master
 
@@ -220,11 +251,12 @@ class ConsumerOffsetTable:
         slave, see that offsets have changed."""
         self.data_version = self.data_version.next(self._clock_ms(), self._state_version())
 
-    def _forget(self, matches: Callable[[str], bool]) -> bool:
+    def _forget(self, matching: Callable[[Iterable[str]], list[str]]) -> bool:
         removed = False
         for table in (self._offsets, self._resets, self._pulled):
-            for key in [key for key in table if matches(key) and key.count(SEPARATOR) == 1]:
-                del table[key]
-                removed = True
+            for key in matching(table):
+                if key.count(SEPARATOR) == 1:
+                    del table[key]
+                    removed = True
         self.changes += removed
         return removed

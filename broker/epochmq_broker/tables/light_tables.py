@@ -146,12 +146,12 @@ class LightConsumerOffsetTable(ConsumerOffsetTable):
         self.changes += lowered > 0
         return lowered + super().clamp(end)
 
-    def _forget(self, matches: Callable[[str], bool]) -> bool:
-        gone = [key for key in self._light if matches(key)]
+    def _forget(self, matching: Callable[[Iterable[str]], list[str]]) -> bool:
+        gone = matching(self._light)
         for key in gone:
             del self._light[key]
         self.changes += bool(gone)
-        return super()._forget(matches) or bool(gone)
+        return super()._forget(matching) or bool(gone)
 
 
 class LightBrokerStats(BrokerStats):

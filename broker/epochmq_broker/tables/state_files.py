@@ -190,7 +190,7 @@ class StateFiles:
         forbidden = {group: dict(bits) for group, bits in groups.forbidden_table.items()}
         return _file(
             groups.data_version,
-            forbiddenTable=_indented(fastjson.dumps(forbidden, pretty=True), 1),
+            forbiddenTable=(_indented(fastjson.dumps(forbidden, pretty=True), 1),),
             subscriptionGroupTable=_table(self._group_entries.join(groups.table)),
         )
 
@@ -258,16 +258,16 @@ def _entry(name: str, value: object) -> bytes:
     return b"\n\t\t%b:%b" % (encode_basestring(name).encode(), rendered)
 
 
-def _table(entries: bytes) -> bytes:
-    """A table as the value of a field of the file, with these entries."""
-    return b"{%b\n\t}" % entries if entries else b"{}"
+def _table(entries: bytes) -> tuple[bytes, ...]:
+    """A table as the value of a field of the file, with these entries. In pieces: it is large."""
+    return (b"{", entries, b"\n\t}") if entries else (b"{}",)
 
 
-def _file(data_version: DataVersion, **fields: bytes) -> bytes:
-    """A file with these fields in order; each field's value is its JSON text."""
+def _file(data_version: DataVersion, **fields: tuple[bytes, ...]) -> bytes:
+    """A file with these fields in order; each field's value is its JSON text in pieces."""
     pieces = [b'{\n\t"dataVersion":', _indented(fastjson.dumps(data_version, pretty=True), 1)]
-    for name, text in fields.items():
-        pieces += [b',\n\t"%b":' % name.encode(), text]
+    for name, value in fields.items():
+        pieces += [b',\n\t"%b":' % name.encode(), *value]
     return b"".join([*pieces, b"\n}"])
 
 

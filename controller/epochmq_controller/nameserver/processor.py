@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 
 from epochmq_controller import settings_file
@@ -31,8 +31,14 @@ from epochmq_protocol.codes import V3_0_11, RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
 from epochmq_protocol.route import EXTERNAL_ADDRESS, TopicRouteData
-from epochmq_protocol.topics import DataVersion, RegisterBrokerBody, TopicConfigSerializeWrapper
+from epochmq_protocol.topics import (
+    TOPICS_AT_A_TIME,
+    DataVersion,
+    RegisterBrokerBody,
+    TopicConfigSerializeWrapper,
+)
 from epochmq_protocol.transport import RemotingConnection, RequestHandler
+from epochmq_protocol.transport.turns import Turns, in_ordered_turns
 
 log = logging.getLogger(__name__)
 
@@ -159,15 +165,25 @@ class NamesrvProcessor:
 
     # brokers
 
-    def register_broker(self, connection: RemotingConnection, request: Command) -> Command:
-        """REGISTER_BROKER (103)."""
+    def register_broker(
+        self, connection: RemotingConnection, request: Command
+    ) -> Command | Awaitable[Command]:
+        """REGISTER_BROKER (103), before the requests that follow on the connection."""
+        return in_ordered_turns(self._register_broker(connection, request, Turns()), connection)
+
+    async def _register_broker(
+        self, connection: RemotingConnection, request: Command, turns: Turns
+    ) -> Command:
         header = headers.RegisterBrokerRequestHeader.decode(request.ext)
         if header.body_crc32 and header.body_crc32 != crc32(request.body) & CRC_MASK:
             log.warning(
                 "rejected the registration of %s by %s: wrong CRC-32", header.broker_name, connection.remote
             )
             return response(request, ResponseCode.SYSTEM_ERROR, "crc32 not match")
-        topics, filter_servers = _registered_topics(request, is_compressed=header.compressed)
+        steps = _registered_topics(request, is_compressed=header.compressed)
+        topics, filter_servers = await turns.run(steps)
+        if len(topics.topic_config_table) > TOPICS_AT_A_TIME:
+            await turns.end()
         is_new = self._tables.live.data_version(header.cluster_name, header.broker_addr) is None
         registration = BrokerRegistration(
             cluster=header.cluster_name,
@@ -384,14 +400,17 @@ class NamesrvProcessor:
 
 def _registered_topics(
     request: Command, *, is_compressed: bool
-) -> tuple[TopicConfigSerializeWrapper, list[str] | None]:
-    """The topics and filter servers of a registration. Brokers older than 3.0.11 send only topics."""
+) -> Generator[None, None, tuple[TopicConfigSerializeWrapper, list[str] | None]]:
+    """The topics and filter servers of a registration, in steps. Brokers older than 3.0.11 send only
+    topics."""
     if not request.body:
         is_old = request.version < V3_0_11
         return TopicConfigSerializeWrapper(data_version=DataVersion()), None if is_old else []
     if request.version < V3_0_11:
         return from_json(TopicConfigSerializeWrapper, request.body), None
-    body = RegisterBrokerBody.decode(request.body, compressed=is_compressed, version=request.version)
+    body = yield from RegisterBrokerBody.decode_steps(
+        request.body, compressed=is_compressed, version=request.version
+    )
     return body.topic_config_serialize_wrapper, body.filter_server_list
 
 

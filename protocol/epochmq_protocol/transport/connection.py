@@ -121,7 +121,9 @@ class RemotingConnection(asyncio.Protocol):
         "_deferred",
         "_dispatcher",
         "_header_limit",
+        "_held",
         "_high_water",
+        "_is_full",
         "_limit",
         "_linger",
         "_loop",
@@ -177,7 +179,9 @@ class RemotingConnection(asyncio.Protocol):
         self._header_limit = settings.max_header_bytes
         self._high_water = settings.write_high_water_bytes
         self._phase = ConnectionPhase.NEW
-        self._paused = False
+        self._held = False
+        self._is_full = False
+        self._paused = False  # while it is held or full
         self._pieces: list[bytes] = []
         self._pieces_size = 0
         self._unfinished = unfinished
@@ -366,6 +370,20 @@ class RemotingConnection(asyncio.Protocol):
         if call is not None and not call.done():
             call.set_result(command)
 
+    # for requests that are handled in several turns
+
+    def hold(self) -> None:
+        """Keeps the peer's further requests until `release`: they come after the present one."""
+        self._held = self._paused = True
+        if self._phase is _OPEN:
+            self._transport.pause_reading()
+
+    def release(self) -> None:
+        """Handles the kept requests in the next turn, unless the peer does not take its responses."""
+        self._held = False
+        if not self._is_full:
+            self._loop.call_soon(self._read_again)
+
     # for the bounds of unfinished frames
 
     @property
@@ -416,12 +434,18 @@ class RemotingConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Stops reading: the peer does not take its responses (asyncio.Protocol)."""
-        self._paused = True
+        self._is_full = self._paused = True
         if self._phase is _OPEN:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         """Handles the requests left over, then reads again (asyncio.Protocol)."""
+        self._is_full = False
+        self._read_again()
+
+    def _read_again(self) -> None:
+        if self._held or self._is_full:
+            return
         self._paused = False
         if self._phase is not _OPEN:
             return
@@ -443,6 +467,9 @@ class RemotingConnection(asyncio.Protocol):
             if self._paused or self._pieces_size < self._needed:
                 return
             data = self._join()
+        elif self._paused:
+            self._keep(data, 0)
+            return
         self._consume(data)
 
     # inside
@@ -512,12 +539,15 @@ class RemotingConnection(asyncio.Protocol):
                 for response in responses:
                     self._transport.write(response)
         if position < end:
-            rest = data[position:]
-            self._pieces.append(rest)
-            self._pieces_size = len(rest)
-            self._needed = needed
-            if self._unfinished is not None:
-                self._unfinished.add(self, len(rest))
+            self._keep(data[position:], needed)
+
+    def _keep(self, rest: bytes, needed: int) -> None:
+        """Keeps the bytes of frames that are handled later, once there are as many as `needed`."""
+        self._pieces.append(rest)
+        self._pieces_size = len(rest)
+        self._needed = needed
+        if self._unfinished is not None:
+            self._unfinished.add(self, len(rest))
 
     def _do_before_responses(self) -> None:
         before, self.before_responses = self.before_responses, None

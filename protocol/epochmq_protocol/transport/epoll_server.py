@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any, Protocol
 
+from epochmq_protocol.memory_limit import memory_bytes
 from epochmq_protocol.transport.descriptors import RejectionCounter, descriptor_limit
 from epochmq_protocol.transport.late_requests import LateRequestMonitor, newest_wait_ms
 from epochmq_protocol.transport.request_timer import RequestTimer
@@ -41,6 +42,7 @@ BUFFERS_PER_SEND_MAX = 512
 """Buffers of one `sendmsg`; the kernel takes 1,024 (IOV_MAX)."""
 READ_DELAY_MAX_S = 0.009
 HIGH_WATER_BYTES = 64 * 1024
+UNSENT_MIN_BYTES = 64 * 1024 * 1024
 UNSENT_MAX_BYTES = 512 * 1024 * 1024
 
 SLOW_TURN_S = 0.001
@@ -84,18 +86,24 @@ def has_turns() -> bool:
     return hasattr(select, "epoll")
 
 
+def derived_unsent_max() -> int:
+    """The limit of a port's unsent bytes without a setting: a quarter of the memory that this process may
+    use, between UNSENT_MIN_BYTES and UNSENT_MAX_BYTES."""
+    return min(max(memory_bytes() // 4, UNSENT_MIN_BYTES), UNSENT_MAX_BYTES)
+
+
 async def listen(
     factory: ProtocolFactory,
     host: str | None,
     port: int,
     backlog: int,
-    unsent_max: int = UNSENT_MAX_BYTES,
+    unsent_max: int = 0,
     late: LateReads | None = None,
     timer: RequestTimer | None = None,
 ) -> ListeningPort:
     """Listens, and gives every accepted socket a protocol of the factory. `unsent_max` bounds the unsent
-    bytes of all connections together, `late` rejects requests that waited too long, and `timer` measures the
-    turns. All three need epoll. OSError: the address cannot be bound."""
+    bytes of all connections together (0: `derived_unsent_max`), `late` rejects requests that waited too long,
+    and `timer` measures the turns. All three need epoll. OSError: the address cannot be bound."""
     loop = asyncio.get_running_loop()
     if not has_turns():
         return _LoopListeningPort(await loop.create_server(factory, host, port, backlog=backlog))
@@ -111,7 +119,12 @@ async def listen(
             sock.close()
         raise
     return EpollServer(
-        loop=loop, listening=sockets, factory=factory, unsent_max=unsent_max, late=late, timer=timer
+        loop=loop,
+        listening=sockets,
+        factory=factory,
+        unsent_max=unsent_max or derived_unsent_max(),
+        late=late,
+        timer=timer,
     )
 
 

@@ -47,9 +47,10 @@ class ServerSettings(ConnectionSettings, frozen=True, kw_only=True):
     max_connections: int = 65_536
     """Open connections at a time; one more is closed at once. RLIMIT_NOFILE may allow fewer: see
     `descriptors.py`."""
-    unsent_max_bytes: int = 536_870_912
+    unsent_max_bytes: int = 0
     """With more unsent bytes on all connections together, the connection with the most is aborted;
-    then the next one, until the sum is within the limit."""
+    then the next one, until the sum is within the limit. 0: a quarter of the memory limit, from 64 to 512 MiB
+    (`epoll_server`)."""
     handshake_timeout_ms: int = 10_000
     """Time from the first byte of a PROXY protocol header or TLS handshake to its end."""
     max_received_bytes: int = 0

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from epochmq_broker.requests.fast_handler import Port
+from epochmq_broker.services.cold_control.flow_control import GROUPS_MAX
 from epochmq_broker.services.timer.recall_handle import RecallHandle
 from epochmq_protocol.bodies import (
     BatchAck,
@@ -34,6 +35,7 @@ from epochmq_protocol.codes import RequestCode as Code
 from epochmq_protocol.codes import ResponseCode, SerializeType
 from epochmq_protocol.frame import FIELDS_MAX, LENIENT_HEADER_BYTES_MAX, Command, encode, request
 from epochmq_protocol.headers_client import SendMessageRequestHeader, SendMessageRequestHeaderV2
+from epochmq_protocol.properties import REQUEST_LINES_MAX
 from epochmq_protocol.replica_control import ReplicaControlCode
 from epochmq_protocol.topics import TopicConfig
 from tests.support.header_classes import request_header
@@ -142,7 +144,6 @@ SMALL_REQUESTS: Final[dict[int, tuple[int, str]]] = {
     Code.RESET_MASTER_FLUSH_OFFSET: (0, "header only"),
     Code.GET_BROKER_EPOCH_CACHE: (ResponseCode.SYSTEM_ERROR, NOT_HERE),
     Code.NOTIFY_BROKER_ROLE_CHANGED: (0, "header only"),
-    Code.GET_COLD_DATA_FLOW_CTR_INFO: (0, "header only"),
     Code.POLLING_INFO: (0, "header only"),
     ReplicaControlCode.SWITCHOVER: (ResponseCode.SYSTEM_ERROR, NOT_HERE),
     ReplicaControlCode.SET_CONTROL_STATE: (0, "header only"),
@@ -532,7 +533,7 @@ def _administration(large: LargeBroker) -> Iterator[LargestRequest]:
         groups,
         ext=lambda: {"readable": "true" if large.next_number() % 2 else "false"},
     )
-    settings = "".join(f"unknown{n}=value\n" for n in range(3_000))
+    settings = "".join(f"unknown{n}=value\n" for n in range(REQUEST_LINES_MAX - 1))
 
     def changed_setting() -> bytes:
         known = "true" if large.next_number() % 2 else "false"
@@ -540,14 +541,15 @@ def _administration(large: LargeBroker) -> Iterator[LargestRequest]:
 
     yield _one(
         Code.UPDATE_BROKER_CONFIG,
-        "3,000 settings, one of them known",
+        f"{REQUEST_LINES_MAX} settings, one of them known",
         changed_setting,
     )
     yield _one(
         Code.UPDATE_COLD_DATA_FLOW_CTR_CONFIG,
-        "4,000 groups",
-        "".join(f"cold{n}=1000\n" for n in range(4_000)).encode(),
+        f"{REQUEST_LINES_MAX} groups",
+        lambda: "".join(f"cold{large.next_number()}=1000\n" for _ in range(REQUEST_LINES_MAX)).encode(),
     )
+    yield _one(Code.GET_COLD_DATA_FLOW_CTR_INFO, f"{GROUPS_MAX} groups", before=large.fill_thresholds)
     yield _one(Code.REMOVE_COLD_DATA_FLOW_CTR_CONFIG, "one group", b"cold1")
     yield _one(Code.SET_COMMITLOG_READ_MODE, "header only", ext={"READ_AHEAD_MODE": "0"})
     yield _one(Code.CLEAN_EXPIRED_CONSUMEQUEUE, "all queues")

@@ -29,6 +29,7 @@ from epochmq_protocol.dledger import (
     encode_body,
 )
 from epochmq_protocol.frame import Command
+from epochmq_protocol.properties import REQUEST_LINES_MAX
 from epochmq_protocol.replica_control import ReplicaControlCode
 from tests.support.header_classes import request_header
 from tests.support.loop_budgets.measuring import LargestRequest
@@ -94,7 +95,7 @@ def largest_requests(server: ControllerServer) -> list[LargestRequest]:
     """The largest request of each code."""
     groups = f"{GROUPS} groups"
     names = msgspec.json.encode([f"group-{number}" for number in range(GROUPS)] * 20)
-    settings = "".join(f"unknown{number}=value\n" for number in range(3_000)).encode()
+    settings = "".join(f"unknown{number}=value\n" for number in range(REQUEST_LINES_MAX)).encode()
     return [
         _one(
             Code.CONTROLLER_ALTER_SYNC_STATE_SET,
@@ -108,7 +109,7 @@ def largest_requests(server: ControllerServer) -> list[LargestRequest]:
         _one(Code.CONTROLLER_GET_METADATA_INFO, groups, ext={"brokerNamesAfter": ""}),
         _one(Code.CONTROLLER_GET_SYNC_STATE_DATA, "10,000 names", names),
         _one(Code.BROKER_HEARTBEAT, "header only"),
-        _one(Code.UPDATE_CONTROLLER_CONFIG, "3,000 unknown settings", settings),
+        _one(Code.UPDATE_CONTROLLER_CONFIG, f"{REQUEST_LINES_MAX} unknown settings", settings),
         _one(Code.GET_CONTROLLER_CONFIG, "all settings"),
         _one(
             Code.CLEAN_BROKER_DATA,

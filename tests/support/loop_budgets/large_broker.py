@@ -7,6 +7,7 @@ import itertools
 from dataclasses import dataclass
 from typing import Final
 
+from epochmq_broker.services.cold_control.flow_control import GROUPS_MAX
 from epochmq_protocol.bodies import (
     AclInfo,
     ConsumerData,
@@ -114,6 +115,7 @@ class LargeBroker:
             metadata.create_user(UserInfo(username=f"user{number}", password="secret", user_type="Normal"))
             metadata.merge_acl(acl_of(10, f"t{number}-"), f"User:user{number}")
         metadata.on_change[:] = listeners
+        self.bench.broker.tables.auth_file.encode()  # as a broker does with the file that it loads
 
     def _join_members(self) -> None:
         """Many clients in one group."""
@@ -165,6 +167,12 @@ class LargeBroker:
                 topic="t0", consumer_group="g1", pop_share_queue_num=self.next_number()
             )
         )
+
+    def fill_thresholds(self) -> None:
+        """Gives as many groups as possible a threshold of cold reads."""
+        flow = self.bench.broker.cold_control.flow
+        for number in range(GROUPS_MAX):
+            flow.set_threshold(f"cold{number}", 1000)
 
     def record_offset(self) -> int:
         """Where the log has a large message."""

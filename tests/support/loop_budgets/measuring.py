@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 import statistics
 import time
@@ -111,6 +112,8 @@ async def measure(
     expected response."""
     costs, wrong = [], []
     for request in requests:
+        gc.collect()
+        gc.freeze()  # the objects of the requests before, of which most are the tool's own
         peer, cost = peer_of(), Cost(request)
         try:
             for _ in range(rounds):

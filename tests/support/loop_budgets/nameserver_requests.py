@@ -14,6 +14,7 @@ from epochmq_controller.nameserver.server import Nameserver, now_ms
 from epochmq_protocol.bodies import to_json
 from epochmq_protocol.codes import RequestCode as Code
 from epochmq_protocol.frame import Command
+from epochmq_protocol.properties import REQUEST_LINES_MAX
 from epochmq_protocol.route import QueueData, TopicRouteData
 from epochmq_protocol.topics import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigSerializeWrapper
 from tests.support.header_classes import request_header
@@ -114,7 +115,7 @@ def largest_requests(large: LargeNameserver) -> list[LargestRequest]:
             for n in range(GROUPS)
         ]
     )
-    settings = "".join(f"unknown{number}=value\n" for number in range(3_000))
+    settings = "".join(f"unknown{number}=value\n" for number in range(REQUEST_LINES_MAX))
     return [
         _one(Code.PUT_KV_CONFIG, f"a table of {KV_ENTRIES} keys"),
         _one(Code.GET_KV_CONFIG, f"a table of {KV_ENTRIES} keys"),
@@ -145,7 +146,7 @@ def largest_requests(large: LargeNameserver) -> list[LargestRequest]:
         _one(
             Code.REGISTER_TOPIC_IN_NAMESRV, f"{GROUPS} brokers", to_json(route), ext={"topic": "registered"}
         ),
-        _one(Code.UPDATE_NAMESRV_CONFIG, "3,000 unknown settings", settings.encode()),
+        _one(Code.UPDATE_NAMESRV_CONFIG, f"{REQUEST_LINES_MAX} unknown settings", settings.encode()),
         _one(Code.GET_NAMESRV_CONFIG, "all settings"),
     ]
 

@@ -15,34 +15,17 @@ from epochmq_controller.controller.processor import ControllerProcessor
 from epochmq_controller.controller.server import ControllerServer
 from epochmq_dledger.core.types import RaftRole
 from epochmq_dledger.processor import DLedgerProcessor
-from epochmq_protocol.bodies import SyncStateSet, to_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
-from epochmq_protocol.dledger import (
-    AppendEntryRequest,
-    ChangeMembersRequest,
-    DLedgerRequestCode,
-    RequestOrResponse,
-    VoteRequest,
-    encode_body,
-)
 from epochmq_protocol.errors import EpochMQError
-from epochmq_protocol.frame import Command, request
-from epochmq_protocol.headers_controller import (
-    LEASE_EPOCH_FIELD,
-    LEASE_MS_FIELD,
-    AlterSyncStateSetRequestHeader,
-    ApplyBrokerIdRequestHeader,
-    ElectMasterRequestHeader,
-    RegisterBrokerToControllerRequestHeader,
-)
-from epochmq_protocol.headers_namesrv import BrokerHeartbeatRequestHeader
+from epochmq_protocol.frame import request
+from epochmq_protocol.headers_controller import LEASE_MS_FIELD
 from epochmq_protocol.member_requests import CONTROLLER_REQUESTS
 from epochmq_protocol.transport import RemotingClient
 from epochmq_protocol.transport.member_authentication import MemberAuthentication, members_of_environment
+from tests.support.attacks import Cluster, at_controllers
 from tests.support.member_secrets import OTHER_SECRET, SECRET, secret_file
 from tests.support.net import free_port, loopback
 
-GROUP = {"cluster_name": "c", "broker_name": "orders"}
 TIMEOUT_S = 60
 
 
@@ -91,58 +74,9 @@ async def running(folder: Path, *settings: str) -> AsyncIterator[Controllers]:
         yield controllers
 
 
-def raft(code: int, body: RequestOrResponse) -> Command:
-    body.group, body.remote_id, body.local_id = "g", "n0", "n9"
-    return request(code, body=encode_body(body))
-
-
-def register() -> Command:
-    header = RegisterBrokerToControllerRequestHeader(**GROUP, broker_id=1, broker_address="127.0.0.9:10911")
-    return request(RequestCode.CONTROLLER_REGISTER_BROKER, header)
-
-
-def heartbeat(*, lease_epoch: int | None = None) -> Command:
-    header = BrokerHeartbeatRequestHeader(
-        **GROUP, broker_addr="127.0.0.9:10911", broker_id=1, epoch=1, max_offset=0, confirm_offset=0
-    )
-    header.heartbeat_timeout_mills = 60_000
-    ext = {} if lease_epoch is None else {LEASE_EPOCH_FIELD: str(lease_epoch)}
-    return request(RequestCode.BROKER_HEARTBEAT, header, ext=ext)
-
-
-def elect() -> Command:
-    header = ElectMasterRequestHeader(**GROUP, broker_id=1, designate_elect=True)
-    return request(RequestCode.CONTROLLER_ELECT_MASTER, header)
-
-
-ATTACKS: dict[str, Callable[[], Command]] = {
-    "take a broker id": lambda: request(
-        RequestCode.CONTROLLER_APPLY_BROKER_ID,
-        ApplyBrokerIdRequestHeader(**GROUP, applied_broker_id=1, register_check_code="x"),
-    ),
-    "register as a replica": register,
-    "send heartbeats": heartbeat,
-    "send heartbeats for a lease": lambda: heartbeat(lease_epoch=1),
-    "become the master": elect,
-    "change the SyncStateSet": lambda: request(
-        RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET,
-        AlterSyncStateSetRequestHeader(broker_name="orders", master_broker_id=1, master_epoch=1),
-        body=to_json(SyncStateSet({1}, 1)),
-    ),
-    "remove the group": lambda: request(
-        RequestCode.CLEAN_BROKER_DATA, ext={"brokerName": "orders", "clusterName": "c"}
-    ),
-    "change settings": lambda: request(
-        RequestCode.UPDATE_CONTROLLER_CONFIG, body=b"enableElectUncleanMaster=true"
-    ),
-    "append to the Raft log": lambda: raft(DLedgerRequestCode.APPEND, AppendEntryRequest(body=b"x")),
-    "ask for a vote": lambda: raft(
-        DLedgerRequestCode.VOTE, VoteRequest(term=9, ledger_end_index=9, ledger_end_term=9)
-    ),
-    "add a Raft member": lambda: raft(
-        DLedgerRequestCode.CHANGE_MEMBERS, ChangeMembersRequest(peer_id="n9", address="127.0.0.9:9")
-    ),
-}
+ATTACKS = at_controllers(Cluster("c", "orders", "g"))
+JOINING = ("take a broker id", "register as a replica", "send heartbeats", "become the master")
+"""What a broker sends until it is a master."""
 
 
 def of_members(tmp_path: Path, *, allow: bool = False) -> str:
@@ -191,8 +125,8 @@ async def test_a_stranger_cannot_take_a_group_over(tmp_path: Path) -> None:
         async with running(tmp_path / f"{len(settings)}", settings) as controllers:
             leader = await controllers.leader()
             async with RemotingClient() as stranger:
-                for attack in (ATTACKS["take a broker id"](), register(), heartbeat(), elect()):
-                    await stranger.call(leader.address, attack, TIMEOUT_S * 1000)
+                for attack in JOINING:
+                    await stranger.call(leader.address, ATTACKS[attack](), TIMEOUT_S * 1000)
             group = leader.controller.groups.get("orders")
             return group.master_id if group is not None else None
 
@@ -207,13 +141,15 @@ async def test_a_member_registers_leads_and_renews_its_lease_on_the_fast_path(tm
     members = MemberAuthentication(str(tmp_path / "secret"), required=True)
     async with running(tmp_path, settings) as controllers, RemotingClient(members=members) as member:
         leader = await controllers.leader()
-        for step in (ATTACKS["take a broker id"](), register(), heartbeat(), elect()):
-            answer = await member.call(leader.address, step, TIMEOUT_S * 1000)
+        for step in JOINING:
+            answer = await member.call(leader.address, ATTACKS[step](), TIMEOUT_S * 1000)
             assert answer.code == ResponseCode.SUCCESS, answer.remark
         granted: str | None = None
         async with asyncio.timeout(TIMEOUT_S):
             while not granted:  # a new leader waits until leases of an earlier one have ended
-                answer = await member.call(leader.address, heartbeat(lease_epoch=1), TIMEOUT_S * 1000)
+                answer = await member.call(
+                    leader.address, ATTACKS["send heartbeats for a lease"](), TIMEOUT_S * 1000
+                )
                 assert answer.code == ResponseCode.SUCCESS, answer.remark
                 granted = (answer.ext or {}).get(LEASE_MS_FIELD)
 
@@ -301,8 +237,8 @@ async def test_orders_of_a_person_with_the_secret_are_carried_out(
     members = members_of_environment()
     async with running(tmp_path, settings) as controllers, RemotingClient(members=members) as client:
         leader = await controllers.leader()
-        for step in (ATTACKS["take a broker id"](), register(), heartbeat()):
-            answer = await client.call(leader.address, step, TIMEOUT_S * 1000)
+        for step in JOINING[:3]:
+            answer = await client.call(leader.address, ATTACKS[step](), TIMEOUT_S * 1000)
             assert answer.code == ResponseCode.SUCCESS, answer.remark
         elected = await parse_order(["elect", leader.address, "c", "orders", "1"])(client)
         assert elected.startswith("orders: broker 1 is the master")

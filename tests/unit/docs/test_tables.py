@@ -15,7 +15,7 @@ from epochmq_controller.controller.processor import ControllerProcessor
 from epochmq_controller.nameserver.processor import NamesrvProcessor
 from epochmq_controller.port_rules import CONTROLLER_RULES, NAMESERVER_RULES, Sender
 from epochmq_operator.pod_rendering import REPLICATION_DEFAULTS
-from epochmq_operator.resources import audit, load_resources
+from epochmq_operator.resources import audit, backup, load_resources
 from epochmq_operator.resources.entities import ENTITY_KINDS
 from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.member_requests import (
@@ -158,6 +158,8 @@ def test_every_resource_in_the_pages_loads() -> None:
             document = yaml.safe_load(block)
             if document["kind"] == audit.AUDIT_KIND:
                 audit.BrokerGroupAudit.model_validate(document)
+            elif document["kind"] == backup.BACKUP_KIND:
+                backup.BrokerGroupBackup.model_validate(document)
             elif document["kind"] in ENTITY_KINDS:
                 ENTITY_KINDS[document["kind"]].model_validate(document)
             else:
@@ -202,3 +204,20 @@ def test_each_attack_has_a_test_or_is_open() -> None:
     without = [attack for attack, tests in rows if not re.search(r"`tests/\S+\.py(::test_\w+)?`", tests)]
     assert without == [attack for attack, tests in rows if tests.startswith("open")]
     assert len(without) <= 6, "an attack that was closed is open again"
+
+
+def test_each_step_of_a_migration_has_a_test() -> None:
+    """`test_links` checks that the tests exist."""
+    text = (DOCS / "develop" / "migration-tests.md").read_text()
+    rows = re.findall(r"^\| (?!step \||---)([^|]+) \| ([^|]+) \|$", text, re.MULTILINE)
+    assert len(rows) > 10
+    assert [step for step, tests in rows if not re.search(r"`tests/\S+\.py(::test_\w+)?`", tests)] == []
+
+
+def test_each_alert_is_in_the_page_about_monitoring_with_its_severity() -> None:
+    groups = yaml.safe_load((ROOT / "charts/epochmq-operator/files/alerts.yaml").read_text())["groups"]
+    rules = {one["alert"]: one["labels"]["severity"] for group in groups for one in group["rules"]}
+    rows = re.findall(
+        r"^\| (critical|warning) \| ([^|]+) \|$", (DOCS / "monitoring.md").read_text(), re.MULTILINE
+    )
+    assert {name: severity for severity, names in rows for name in names.split(", ")} == rules

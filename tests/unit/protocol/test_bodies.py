@@ -34,6 +34,7 @@ CLASSES = sorted(
         for module in (bodies, topics)
         for value in vars(module).values()
         if isinstance(value, type) and issubclass(value, msgspec.Struct) and value is not Body
+        if not value.__name__.startswith("_")
     },
     key=lambda cls: cls.__name__,
 )
@@ -51,6 +52,7 @@ def _by_hand(body: Any) -> bytes:
         return to_json(body)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cls", CLASSES)
 @settings(max_examples=8, deadline=None)
 @given(data=st.data())
@@ -232,6 +234,18 @@ def test_registrations_round_trip_in_both_forms() -> None:
     assert bodies.RegisterBrokerBody.decode(body.encode(compress=True), compressed=True) == body
     old = bodies.RegisterBrokerBody.decode(body.encode(compress=True), compressed=True, version=399)
     assert old.topic_config_serialize_wrapper.topic_queue_mapping_info_map == {}
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_large_registration_is_decoded_in_steps(compressed: bool) -> None:
+    body = bodies.RegisterBrokerBody()
+    table = body.topic_config_serialize_wrapper.topic_config_table
+    for number in range(3000):
+        table[f"topic-{number}"] = topics.TopicConfig(f"topic-{number}", number, 2**31 - 1, 6)
+    data = body.encode(compress=compressed)
+    steps = bodies.RegisterBrokerBody.decode_steps(data, compressed=compressed)
+    assert sum(1 for _ in steps) > 3000 / topics.TOPICS_AT_A_TIME
+    assert bodies.RegisterBrokerBody.decode(data, compressed=compressed) == body
 
 
 def test_names_in_another_spelling_count_in_bodies_for_the_fast_parser() -> None:

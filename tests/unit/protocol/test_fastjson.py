@@ -182,6 +182,7 @@ def test_the_size_that_references_expand_to_is_bounded() -> None:
         fastjson.loads("{" + ",".join(growing) + "}")
 
 
+@pytest.mark.long
 def test_the_steps_of_references_are_bounded() -> None:
     assert fastjson.loads('{"a":{"$ref":"$' + ".b" * 4_000_000 + '"}}') == {"a": None}
     deepest = "{" + '"b":{' * (DEPTH_MAX - 2) + "}" * (DEPTH_MAX - 1)

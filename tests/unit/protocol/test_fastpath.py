@@ -318,6 +318,7 @@ PROPERTIES = st.lists(
 ).map("".join)
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=400)
 @given(PROPERTIES, st.sampled_from(["TAGS", "KEYS", "a", "AGS"]))
 @example("TAGS\x01a\x02TAGS\x01\x02", "TAGS")

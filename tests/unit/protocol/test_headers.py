@@ -39,6 +39,7 @@ def _texts(parse: Any) -> st.SearchStrategy[Any]:
     }.get(parse, st.sampled_from(BoundaryType))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("header", HEADERS.values())
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())
@@ -51,6 +52,7 @@ def test_headers_round_trip(header: type[Header], data: st.DataObject) -> None:
     assert header.decode(made.encode()) == made
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("header", HEADERS.values())
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())

@@ -466,7 +466,7 @@ class HAService:
                 f"{self._broker_id}"
             )
         return (
-            f"mqadmin electMaster -a {controller} -n {config.broker_name} -c {config.broker_cluster_name} "
+            f"mqadmin electMaster -a {controller} -bn {config.broker_name} -c {config.broker_cluster_name} "
             f"-b {self._broker_id}"
         )
 

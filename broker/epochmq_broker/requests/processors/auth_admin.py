@@ -12,15 +12,18 @@ a super user for later.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from functools import partial
+from typing import Final, TypeVar
 
+from epochmq_broker.auth.acl_encoding import json_steps
+from epochmq_broker.auth.acls import Acl
 from epochmq_broker.auth.metadata import SYSTEM_ERROR_REMARK, AuthMetadata, UsersAndAcls, user_of
-from epochmq_broker.auth.users import UserType, parse_user_type
+from epochmq_broker.auth.users import User, UserType, parse_user_type
 from epochmq_broker.config.broker_config import LiveConfig
 from epochmq_broker.replication.table_state import KNOWN_STATE, STATE, UNCHANGED
 from epochmq_protocol.bodies import AclInfo, UserInfo, from_request, to_json
-from epochmq_protocol.bodies_in_turns import with_items
+from epochmq_protocol.bodies_in_turns import decode_steps, with_items
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
@@ -145,7 +148,7 @@ class AuthAdminProcessor:
         """3005: returns the users whose name contains the filter; an empty body if there are none."""
         found = self._metadata.list_users(ListUsersRequestHeader.decode(command.ext).filter)
         trusted = self._trusts(command)
-        return in_turns(_listed(command, found, lambda user: user.info(with_password=trusted), Turns()))
+        return in_turns(_listed(command, found, partial(_user_steps, with_password=trusted), Turns()))
 
     def _is_normal_user(self, command: Command) -> bool:
         """Whether the request names a user who is no super user. It names none where authentication is not
@@ -160,13 +163,16 @@ class AuthAdminProcessor:
 
     # ACLs
 
-    def merge_acl(self, command: Command) -> Command:
+    def merge_acl(self, command: Command) -> Command | Awaitable[Command]:
         """3006 and 3007: adds entries to an ACL, or replaces them."""
+        return in_turns(self._merge_acl(command, Turns()))
+
+    async def _merge_acl(self, command: Command, turns: Turns) -> Command:
         header = CreateAclRequestHeader.decode(command.ext)
-        info = from_request(AclInfo, command.body, ACL_BYTES_MAX)
+        info = await turns.run(decode_steps(AclInfo, command.body, ACL_BYTES_MAX))
         if not info.policies:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "The body of acl is null")
-        self._metadata.merge_acl(info, header.subject)
+        await turns.run(self._metadata.merge_steps(info, header.subject))
         return response(command, ResponseCode.SUCCESS)
 
     def delete_acl(self, command: Command) -> Command:
@@ -179,16 +185,21 @@ class AuthAdminProcessor:
                 raise
         return response(command, ResponseCode.SUCCESS)
 
-    def get_acl(self, command: Command) -> Command:
+    def get_acl(self, command: Command) -> Command | Awaitable[Command]:
         """3009: returns the ACL of a user; an empty body if the user has none."""
         acl = self._metadata.find_acl(GetAclRequestHeader.decode(command.ext).subject)
-        return response(command, ResponseCode.SUCCESS, body=b"" if acl is None else to_json(acl.info()))
+        if acl is None:
+            return response(command, ResponseCode.SUCCESS, body=b"")
+        return in_turns(_encoded_acl(command, acl, Turns()))
 
     def list_acls(self, command: Command) -> Command | Awaitable[Command]:
         """3010: returns the ACLs that match two filters; an empty body if there are none."""
+        return in_turns(self._list_acls(command, Turns()))
+
+    async def _list_acls(self, command: Command, turns: Turns) -> Command:
         header = ListAclsRequestHeader.decode(command.ext)
-        found = self._metadata.list_acls(header.subject_filter, header.resource_filter)
-        return in_turns(_listed(command, found, lambda acl: acl.info(), Turns()))
+        found = await turns.run(self._metadata.list_steps(header.subject_filter, header.resource_filter))
+        return await _listed(command, found, json_steps, turns)
 
     # replicas
 
@@ -211,25 +222,32 @@ class AuthAdminProcessor:
         metadata = self._metadata
         acls = [metadata.acls[name] for name in sorted(metadata.acls)]
         users = [metadata.users[name] for name in sorted(metadata.users)]
-        body = with_items(
-            to_json(UsersAndAcls()), "acls", await _encoded(acls, lambda acl: acl.info(), turns)
-        )
-        body = with_items(body, "users", await _encoded(users, lambda user: user.info(), turns))
+        body = with_items(to_json(UsersAndAcls()), "acls", await _encoded(acls, json_steps, turns))
+        body = with_items(body, "users", await _encoded(users, _user_steps, turns))
         return response(command, ResponseCode.SUCCESS, body=body, ext={STATE: state})
 
 
-async def _listed(command: Command, found: Sequence[T], info: Callable[[T], Any], turns: Turns) -> Command:
-    body = await _encoded(found, info, turns) if found else b""
+_Encode = Callable[[T], Generator[None, None, bytes]]
+
+
+async def _listed(command: Command, found: Sequence[T], encode: _Encode[T], turns: Turns) -> Command:
+    body = await _encoded(found, encode, turns) if found else b""
     return response(command, ResponseCode.SUCCESS, body=body)
 
 
-async def _encoded(found: Sequence[T], info: Callable[[T], Any], turns: Turns) -> bytes:
+async def _encoded(found: Sequence[T], encode: _Encode[T], turns: Turns) -> bytes:
     """A list of users or ACLs as JSON."""
-    items = []
-    for one in found:
-        await turns.pause()
-        items.append(to_json(info(one)))
+    items = [await turns.run(encode(one)) for one in found]
     return b"[%b]" % b",".join(items)
+
+
+async def _encoded_acl(command: Command, acl: Acl, turns: Turns) -> Command:
+    return response(command, ResponseCode.SUCCESS, body=await turns.run(json_steps(acl)))
+
+
+def _user_steps(user: User, *, with_password: bool = True) -> Generator[None, None, bytes]:
+    yield
+    return to_json(user.info(with_password=with_password))
 
 
 def _user_info(command: Command, name: str | None) -> UserInfo:

@@ -6,16 +6,19 @@ from __future__ import annotations
 import logging
 import mmap
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 
 from epochmq_broker.config.broker_config import LiveConfig
 from epochmq_broker.services.cold_control.flow_control import ColdDataFlowControl
 from epochmq_protocol import fastjson, properties
+from epochmq_protocol.bodies import to_json
+from epochmq_protocol.bodies_in_turns import map_entry, with_items
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
 from epochmq_protocol.integers import INT_MAX, INT_MIN
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
+from epochmq_protocol.transport.turns import Turns, in_turns
 
 READ_AHEAD_MODE = "READ_AHEAD_MODE"
 _LONG = re.compile(r"[+-]?[0-9]+")
@@ -61,9 +64,21 @@ class ColdControlProcessor:
         self._flow.remove_threshold(command.body.decode("utf-8", "replace"))
         return response(command, ResponseCode.SUCCESS)
 
-    def info(self, connection: RemotingConnection, command: Command) -> Command:
+    def info(self, connection: RemotingConnection, command: Command) -> Command | Awaitable[Command]:
         """Returns thresholds and counters."""
-        return response(command, ResponseCode.SUCCESS, body=fastjson.dumps(self._flow.info()))
+        return in_turns(self._info(command, Turns()))
+
+    async def _info(self, command: Command, turns: Turns) -> Command:
+        info = self._flow.info()
+        tables = {name: dict(table) for name, table in info.items() if isinstance(table, dict)}
+        body = to_json(info | {name: {} for name in tables})
+        for name, table in tables.items():
+            entries = []
+            for group in sorted(table):
+                await turns.pause()
+                entries.append(map_entry(group, table[group]))
+            body = with_items(body, name, b"{%b}" % b",".join(entries))
+        return response(command, ResponseCode.SUCCESS, body=body)
 
     def set_read_mode(self, connection: RemotingConnection, command: Command) -> Command:
         """Switches the read-ahead of the kernel for the commit log: 0 on, 1 off."""

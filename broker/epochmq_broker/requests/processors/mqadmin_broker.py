@@ -33,6 +33,8 @@ from epochmq_store.statuses import RunningFlags
 
 WARNINGS_SHOWN = 10
 """Warnings about one request that the log shows."""
+SETTINGS_AT_ONCE = 100
+"""A request with more settings is handled in several turns of the event loop."""
 _DEFAULTS = BrokerConfig().as_properties()
 ALWAYS_BLACK = frozenset(["brokerConfigPath", "rocketmqHome", "configBlackList"])
 
@@ -70,6 +72,8 @@ class MqadminBrokerProcessor:
             raise RequestError(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
         before = live.as_properties()
         known = {key: value for key, value in changes.items() if before.get(key) != value}
+        if len(changes) > SETTINGS_AT_ONCE:
+            await asyncio.sleep(0)
         if known:
             try:
                 warnings = live.update(known)
@@ -78,6 +82,8 @@ class MqadminBrokerProcessor:
             if warnings:
                 shown = "; ".join(warnings[:WARNINGS_SHOWN])
                 log.warning("%d warnings about %s's change: %s", len(warnings), connection.remote, shown)
+            if len(changes) > SETTINGS_AT_ONCE:
+                await asyncio.sleep(0)
             after = live.as_properties()
             taken = {key: value for key, value in known.items() if key in after}
             if taken:

@@ -25,7 +25,7 @@ from epochmq_protocol.headers_admin import (
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 from epochmq_protocol.transport.turns import Turns, in_turns
 
-SLICE = 50
+SLICE = 20
 """Groups of a list that are changed in one turn of the event loop."""
 
 

@@ -5,7 +5,7 @@ RocketMQ's AdminBrokerProcessor and Broker2Client do."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Mapping
 from typing import cast
 
 from epochmq_broker.config.clock import now_ms
@@ -80,10 +80,11 @@ class MqadminOffsetProcessor:
         header = GetConsumeStatsRequestHeader.decode(command.ext)
         group, tps = header.consumer_group, 0.0
         rows: dict[str, list[bytes]] = {}
-        for topic in self._requested_topics(header):
+        listed = [topic for topic in (header.topic_list or "").split(";") if topic.strip()]
+        for topic in listed or await self._topics_with_offsets(header, turns):
             await turns.pause()
             config = self._components.topics.get(topic)
-            if config is None:
+            if config is None or not (listed or self._components.subscribes(group, topic)):
                 continue
             tps += self._tps(group, topic)
             # The offset of a static topic's queue may be on another broker.
@@ -102,14 +103,14 @@ class MqadminOffsetProcessor:
             await turns.end()
         return response(command, ResponseCode.SUCCESS, body=body)
 
-    def _requested_topics(self, header: GetConsumeStatsRequestHeader) -> Iterable[str]:
-        listed = [topic for topic in (header.topic_list or "").split(";") if topic.strip()]
-        if listed:
-            return listed
-        group = header.consumer_group
+    async def _topics_with_offsets(self, header: GetConsumeStatsRequestHeader, turns: Turns) -> list[str]:
         topic = (header.topic or "").strip()
-        found = {topic} if topic else self._components.offsets.topics_of(group)
-        return [name for name in sorted(found) if self._components.subscribes(group, name)]
+        if topic:
+            return [topic]
+        found = await turns.run(self._components.offsets.topics_steps(header.consumer_group))
+        if len(found) > LONG:
+            await turns.end()
+        return sorted(found)
 
     def _progress(self, group: str, topic: str, queue_id: int, least: int = 0) -> OffsetWrapper:
         """The progress of a group on a queue. `least`: the offset shown if the group has none."""
@@ -319,7 +320,7 @@ class MqadminOffsetProcessor:
         header = CloneGroupOffsetRequestHeader.decode(command.ext)
         components, source = self._components, header.src_group
         topic = (header.topic or "").strip()
-        found = [topic] if topic else sorted(components.offsets.topics_of(source))
+        found = [topic] if topic else sorted(await turns.run(components.offsets.topics_steps(source)))
         if len(found) > LONG:
             await turns.end()
         for name in found:
@@ -336,11 +337,11 @@ class MqadminOffsetProcessor:
     async def _correction(self, command: Command, turns: Turns) -> Command:
         header = QueryCorrectionOffsetHeader.decode(command.ext)
         components, topic = self._components, header.topic
-        skipped = frozenset((header.filter_groups or "").split(","))
-        if len(skipped) > LONG:
-            await turns.end()
-        lowest = components.offsets.lowest(
-            topic, lambda queue_id: components.min_offset(topic, queue_id), skipped
+        skipped = _ListedNames(header.filter_groups or "")
+        lowest = await turns.run(
+            components.offsets.lowest_steps(
+                topic, lambda queue_id: components.min_offset(topic, queue_id), skipped
+            )
         )
         for queue_id, offset in components.offsets.queues(header.compare_group, topic).items():
             if lowest.get(queue_id, LONG_MAX) > offset:
@@ -350,10 +351,16 @@ class MqadminOffsetProcessor:
 
     # groups of a topic, topics of a group
 
-    def groups_of_topic(self, connection: RemotingConnection, command: Command) -> Command:
+    def groups_of_topic(
+        self, connection: RemotingConnection, command: Command
+    ) -> Command | Awaitable[Command]:
         """Returns the groups that have offsets on a topic or subscribe to it."""
+        return in_turns(self._groups_of_topic(command, Turns()))
+
+    async def _groups_of_topic(self, command: Command, turns: Turns) -> Command:
         topic = QueryTopicConsumeByWhoRequestHeader.decode(command.ext).topic
-        groups = self._components.clients.consumers_of(topic) | self._components.offsets.groups_of(topic)
+        groups = await turns.run(self._components.offsets.groups_steps(topic))
+        groups |= self._components.clients.consumers_of(topic)
         body = GroupList(group_list=sorted(groups))
         return response(command, ResponseCode.SUCCESS, body=to_json(body))
 
@@ -365,11 +372,21 @@ class MqadminOffsetProcessor:
 
     async def _topics_of_group(self, command: Command, turns: Turns) -> Command:
         group = QueryTopicsByConsumerRequestHeader.decode(command.ext).group
-        topics = self._components.offsets.topics_of(group)
+        topics = await turns.run(self._components.offsets.topics_steps(group))
         if len(topics) > LONG:
             await turns.end()
         body = TopicList(topic_list=sorted(topics), broker_addr=self._components.live.current.client_addr)
         return response(command, ResponseCode.SUCCESS, body=to_json(body))
+
+
+class _ListedNames:
+    """The names in a list with commas, which may be a whole header long and is not split."""
+
+    def __init__(self, names: str) -> None:
+        self._names = f",{names},"
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and "," not in name and f",{name}," in self._names
 
 
 def _consume_stats_body(tps: float, entries: list[bytes]) -> bytes:

@@ -35,7 +35,7 @@ from epochmq_protocol.topics import TopicConfig, TopicFilterType
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 from epochmq_protocol.transport.turns import Turns, in_turns
 
-SLICE = 50
+SLICE = 20
 """Topics of a list that are changed, and written to the disk, in one turn of the event loop."""
 
 
@@ -123,12 +123,15 @@ class MqadminTopicProcessor:
     def _check_name(self, topic: str) -> None:
         check_topic_name(self._components.live.current, self._components.topics, topic)
 
-    def delete(self, connection: RemotingConnection, command: Command) -> Command:
+    def delete(self, connection: RemotingConnection, command: Command) -> Command | Awaitable[Command]:
         """Deletes a topic with its configuration, its consumers' offsets, its queues and its counters, and
         the retry topics that pop consumers made of it. Succeeds if the topic does not exist.
 
         A retry topic that has the name of another group's stays: that of the group `a` for the topic `b_c`
         in the form V1 is also that of the group `a_b_c`. RocketMQ deletes its messages."""
+        return in_turns(self._delete(command, Turns()))
+
+    async def _delete(self, command: Command, turns: Turns) -> Command:
         topic = DeleteTopicRequestHeader.decode(command.ext).topic
         if not topic.strip():
             raise RequestError(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
@@ -136,7 +139,7 @@ class MqadminTopicProcessor:
         check_not_system_topic(components.live.current, components.topics, topic)
         deleted = [topic]
         if components.live.current.clear_retry_topic_when_delete_topic:
-            for group in components.offsets.groups_of(topic):
+            for group in await turns.run(components.offsets.groups_steps(topic)):
                 retries = (names.pop_retry_topic(topic, group, is_v2=v2) for v2 in (True, False))
                 deleted += [
                     retry

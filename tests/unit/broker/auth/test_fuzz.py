@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -65,6 +66,7 @@ def test_what_any_request_asks_for_is_decided(code: int, fields: dict[str, str] 
     assert all(one.actions and one.resource.key for one in found)
 
 
+@pytest.mark.long
 async def test_any_request_about_users_and_acls_gets_a_response(tmp_path: Path) -> None:
     async with running(tmp_path, PROVIDERS) as bench:
         peer = bench.peer()

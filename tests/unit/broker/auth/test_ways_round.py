@@ -288,6 +288,20 @@ async def test_a_foreign_transaction_is_not_ended(
     assert (await answer_to(peer, end_command(half), writer)).code == 0
 
 
+async def test_the_answer_to_a_check_needs_the_right_to_publish_the_message_only(
+    bench: Bench, peer: Peer, eve: SessionCredentials, strict: bool
+) -> None:
+    """A broker asks a producer in the name of the topic of half messages, and RocketMQ's client answers with
+    that topic. In RocketMQ, producers therefore need the right to publish to the topic of half messages."""
+    assert (await answer_to(peer, half_command("orders"), ROOT)).code == 0
+    half = bench.record(HALF, 0, 0)
+    answer = end_command(half, from_transaction_check=True, topic=HALF)
+    assert (await answer_to(peer, answer, eve)).code == DENIED
+    writer = allow(peer, "writer", {"Topic:orders": ["Pub"]})
+    assert ((await answer_to(peer, answer, writer)).code == 0) == strict
+    assert bench.count("orders", 1) == (1 if strict else 0)
+
+
 async def test_a_message_of_ones_own_does_not_become_a_half_message_of_another_topic(
     bench: Bench, peer: Peer, eve: SessionCredentials, strict: bool
 ) -> None:

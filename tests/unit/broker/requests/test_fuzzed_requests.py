@@ -100,6 +100,7 @@ RARELY_SERVED = frozenset(
 )
 
 
+@pytest.mark.long
 async def test_every_generated_request_gets_a_response_with_a_code_of_rocketmqs(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 from epochmq_controller.port_rules import CONTROLLER_RULES, NAMESERVER_RULES
 from epochmq_protocol.member_requests import MemberCode
 from tests.support.loop_budgets import page
-from tests.support.loop_budgets.known_costs import KNOWN
+from tests.support.loop_budgets.known_costs import FAR_ABOVE
 from tests.support.loop_budgets.large_broker import Sizes
 from tests.support.loop_budgets.measuring import BUDGET_S, Cost, calibration_s
 from tests.support.loop_budgets.turn_meter import TurnMeter, run_measured
@@ -23,7 +23,7 @@ SIZES = Sizes(topics=2000, groups=1000, members=500, messages=500, users=200)
 """Smaller than those of the page: a cost that grows with a table shows all the same."""
 UNITS = BUDGET_S / 0.00055
 """How often the fixed piece of work fits into the budget, on the machine of the page."""
-GENEROUS = 6
+GENEROUS = 4
 """A machine's caches and its other processes change the ratio of two pieces of work."""
 SERVED = {
     "brokers": served_by_brokers(),
@@ -49,7 +49,7 @@ def test_no_request_keeps_the_loop_for_long(process: str, tmp_path: Path) -> Non
     slow = {
         f"{one.request.code}, {one.request.what}": round(one.least_s / unit_s)
         for one in costs
-        if one.request.code not in KNOWN[process] and one.least_s / unit_s > bound
+        if one.request.code not in FAR_ABOVE and one.least_s / unit_s > bound
     }
     assert slow == {}, f"at most {bound:.0f} units"
 

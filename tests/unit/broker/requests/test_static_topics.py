@@ -170,6 +170,7 @@ async def test_the_new_leader_serves_everything_in_order_with_offsets_that_conti
     assert deltas == {"0", str(MOVED_TO)}
 
 
+@pytest.mark.long
 async def test_a_pull_in_the_gap_before_the_new_leader_continues_at_its_first_message(groups: Groups) -> None:
     await groups.moved()
     code, next_offset, _, _ = await groups.pull("broker-b", 500)

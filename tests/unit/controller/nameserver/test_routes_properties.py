@@ -3,6 +3,7 @@ brokers."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -155,5 +156,5 @@ class Brokers(RuleBasedStateMachine):
         assert self.tables._pending == {}
 
 
-TestBrokers = Brokers.TestCase
+TestBrokers = pytest.mark.long(Brokers.TestCase)
 TestBrokers.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from epochmq_protocol.frame import Command, decode, encode, response
-from epochmq_protocol.transport import RemotingConnection, RemotingServer, ServerSettings
-from tests.unit.protocol.transport.peers import ECHO, LATER, Peer, ask, eventually, peer_of, serving
+from epochmq_protocol.transport import RemotingConnection, RemotingServer, ServerSettings, epoll_server
+from tests.unit.protocol.transport.peers import ECHO, LATER, Peer, ask, echo, eventually, peer_of, serving
 
 SMALL = ServerSettings(
     write_high_water_bytes=65_536, write_low_water_bytes=16_384, write_buffer_max_bytes=400_000
@@ -32,6 +32,7 @@ async def connect_with_small_buffers(server: RemotingServer) -> Peer:
     return Peer(*await asyncio.open_connection(sock=raw, limit=1000))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("views", [False, True], ids=["copied", "views"])
 async def test_requests_of_a_peer_that_does_not_read_wait_and_all_get_a_response_when_it_reads(
     views: bool,
@@ -134,3 +135,15 @@ async def test_the_unsent_bytes_of_all_peers_together_are_bounded() -> None:
             await peer.close()
         await eventually(lambda: not server.connections, "the connection is closed")
         assert server._server.unsent_bytes == 0  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("memory_mib", "expected_mib"), [(128, 64), (512, 128), (1024, 256), (64 * 1024, 512)]
+)
+async def test_the_bound_of_unsent_bytes_follows_the_memory_limit(
+    monkeypatch: pytest.MonkeyPatch, memory_mib: int, expected_mib: int
+) -> None:
+    """In a pod of 512 MiB, peers that read nothing must not use up all of it."""
+    monkeypatch.setattr(epoll_server, "memory_bytes", lambda: memory_mib << 20)
+    async with serving({ECHO: echo}) as server:
+        assert server._server._unsent_max == expected_mib << 20  # type: ignore[union-attr]

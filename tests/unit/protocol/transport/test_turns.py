@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Awaitable, Generator
 
 import pytest
 
-from epochmq_protocol.transport.turns import STEPS_MIN, TURN_S, Turns, WorkInTurns, in_turns
+from epochmq_protocol.codes import ResponseCode
+from epochmq_protocol.frame import Command, response
+from epochmq_protocol.transport import RemotingConnection, ServerSettings
+from epochmq_protocol.transport.turns import (
+    STEP_OF_A_GENERATOR,
+    STEPS_MIN,
+    TURN_S,
+    Turns,
+    WorkInTurns,
+    in_ordered_turns,
+    in_turns,
+)
+from tests.unit.protocol.transport.peers import ECHO, LATER, ask, echo, peer_of, serving
 
 
 class Clock:
@@ -68,7 +80,7 @@ async def test_the_steps_of_a_generator_are_split_and_its_result_is_returned() -
 
     rest = in_turns(work())
     assert isinstance(rest, WorkInTurns)
-    assert log == list(range(STEPS_MIN + 1))
+    assert log == list(range(STEPS_MIN // STEP_OF_A_GENERATOR + 1))
     assert await rest == "done"
     assert log == list(range(50))
 
@@ -110,3 +122,52 @@ async def test_a_cancelled_request_ends_its_work() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert ended == ["ended"]
+
+
+async def test_work_in_order_keeps_the_requests_that_follow_it() -> None:
+    """Two reads: one with the long request, and one that comes while it goes on."""
+    handled: list[int] = []
+    may_end = asyncio.Event()
+
+    async def work(connection: RemotingConnection, command: Command) -> Command:
+        turns = Turns()
+        while not may_end.is_set():
+            await turns.end()
+        handled.append(command.opaque)
+        return response(command, 0)
+
+    def long(connection: RemotingConnection, command: Command) -> Command | Awaitable[Command]:
+        return in_ordered_turns(work(connection, command), connection)
+
+    def short(connection: RemotingConnection, command: Command) -> Command:
+        handled.append(command.opaque)
+        return response(command, 0)
+
+    async with serving({LATER: long, ECHO: short}) as server, peer_of(server) as peer:
+        await peer.send(ask(opaque=1) + ask(LATER, opaque=2) + ask(opaque=3) + ask(opaque=4)[:9])
+        assert (await peer.receive()).opaque == 1
+        await peer.send(ask(opaque=4)[9:] + ask(LATER, opaque=5) + ask(opaque=6))
+        async with peer_of(server) as other:
+            await other.send(ask(opaque=7))
+            assert (await other.receive()).opaque == 7, "other connections go on"
+        assert handled == [1, 7]
+        may_end.set()
+        assert sorted([(await peer.receive()).opaque for _ in range(5)]) == [2, 3, 4, 5, 6]
+        assert handled == [1, 7, 2, 3, 4, 5, 6]
+
+
+async def test_work_in_order_that_is_rejected_holds_nothing() -> None:
+    async def endless(turns: Turns) -> Command:
+        while True:
+            await turns.end()
+
+    def long(connection: RemotingConnection, command: Command) -> Awaitable[Command]:
+        work = in_ordered_turns(endless(Turns()), connection)
+        assert isinstance(work, WorkInTurns)
+        return work
+
+    settings = ServerSettings(max_in_flight=0)
+    async with serving({LATER: long, ECHO: echo}, settings=settings) as server, peer_of(server) as peer:
+        await peer.send(ask(LATER, opaque=1) + ask(opaque=2))
+        assert (await peer.receive()).code == ResponseCode.SYSTEM_BUSY
+        assert (await peer.receive()).opaque == 2

@@ -50,6 +50,7 @@ async def test_an_acknowledged_message_can_be_pulled_and_is_there_after_a_restar
         assert texts_of(bench) == numbered(110)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
 async def test_a_killed_broker_has_everything_that_it_acknowledged(tmp_path: Path, flush: str) -> None:
     settings = settings_of(peers_of(1), flushDiskType=flush)

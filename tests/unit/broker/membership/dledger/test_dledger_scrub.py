@@ -140,6 +140,7 @@ def record_at(replica: Replica, file: int = 1) -> int:
     return ENTRIES.size(replica.original[file], 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [*BROKEN, *COMPARED])
 async def test_a_broken_entry_is_repaired_from_the_other_peers(tmp_path: Path, name: str) -> None:
     """The leader and a follower have one each."""
@@ -162,6 +163,7 @@ async def test_a_broken_entry_is_repaired_from_the_other_peers(tmp_path: Path, n
             assert not replica.store.damage
 
 
+@pytest.mark.long
 async def test_a_peer_with_another_property_names_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

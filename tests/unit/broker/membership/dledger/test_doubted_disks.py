@@ -17,6 +17,7 @@ from tests.unit.store.support import adopt_abort_file
 POWER = {"boot_id": "another"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("flush", "changes", "mark"),
     [

@@ -129,6 +129,7 @@ async def test_the_queues_of_both_parts_are_built_again(tmp_path: Path) -> None:
         assert texts_of(bench) == long_texts(20)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 30))])
 async def test_random_histories_across_the_boundary(tmp_path: Path, seed: int) -> None:
     """A plain broker and then one with a DLedger log, each stopped or killed at random."""

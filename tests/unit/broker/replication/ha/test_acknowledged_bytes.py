@@ -47,7 +47,7 @@ async def test_a_replica_keeps_acknowledged_bytes_that_its_master_lacks(
             await until(lambda: client.divergence != "")
             assert f"broker 2 (this one) has acknowledged messages up to offset {end}" in client.divergence
             assert f"ends at {older} and agrees up to {older} only" in client.divergence
-            order = "mqadmin electMaster -a 10.0.0.9:9878 -n group-a -c DefaultCluster -b 2"
+            order = "mqadmin electMaster -a 10.0.0.9:9878 -bn group-a -c DefaultCluster -b 2"
             assert order in client.divergence
             known = len(caplog.records)
             client.reconnect()

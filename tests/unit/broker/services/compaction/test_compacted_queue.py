@@ -171,6 +171,7 @@ def kills(directory: Path, monkeypatch: pytest.MonkeyPatch, work: Callable[[Path
     raise AssertionError("it never ends")
 
 
+@pytest.mark.long
 def test_a_compaction_that_was_killed_is_complete_or_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,6 +220,7 @@ def rocketmq_replaces(directory: Path) -> None:
             (folder / f"{pair.name}.delete").unlink()
 
 
+@pytest.mark.long
 def test_a_compaction_of_rocketmq_that_was_killed_is_complete_or_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -222,6 +222,7 @@ async def test_a_record_of_the_timer_topic_without_a_time_is_skipped(bench: Benc
     await until(lambda: bench.count("T", 1) == 1)
 
 
+@pytest.mark.long
 async def test_after_a_kill_no_message_is_lost_and_pending_ones_come_once(tmp_path: Path) -> None:
     """The copy is what a kill leaves: everything that was written, flushed or not."""
     async with running(tmp_path / "a", QUICK | {"timerFlushIntervalMs": "600"}) as bench:

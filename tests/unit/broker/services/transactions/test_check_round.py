@@ -419,6 +419,7 @@ class TestOddQueues:
         assert queue.op_offset == 0
 
 
+@pytest.mark.long
 @given(data=st.data())
 async def test_every_half_message_ends_once_or_is_asked(data: st.DataObject) -> None:
     """Whatever is ended between rounds: a half message without an end is asked about or remains to be

@@ -333,6 +333,7 @@ TEXTS = st.one_of(
 )
 
 
+@pytest.mark.long
 async def test_no_header_of_an_end_breaks_the_broker(tmp_path: Path) -> None:
     """Any fields get a response with one of RocketMQ's codes, or none if the state is unknown."""
     codes = {ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR, ResponseCode.ILLEGAL_OPERATION}
