@@ -67,6 +67,7 @@ FAULTS = (
     "test_handover",
     "test_pop_h",
     "test_power",
+    "test_stranger",
 )
 """Prefixes of those that test clients while a master or a disk fails."""
 

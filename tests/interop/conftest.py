@@ -1,14 +1,16 @@
 """Fixtures of the interoperability tests. Each test runs against an EpochMQ cluster (`ours`). In the soak
 run, and with EPOCHMQ_INTEROP_ORACLE=1, it also runs against RocketMQ itself (`java`), which proves the test,
 against three replicas under three controllers (`replicas`), and against EpochMQ's broker under RocketMQ's
-nameserver and the other way round. EPOCHMQ_INTEROP_ORACLE may also list the kinds to run.
+nameserver and the other way round. Tests of clients also run against EpochMQ with mutual TLS, users and
+rights (`secured`), those of one file in every run. EPOCHMQ_INTEROP_ORACLE may also list the kinds to run,
+among them RocketMQ with the same users (`java-users`).
 
 The scenarios of the Java client run with the client of both releases that `java_env` knows."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from tests.interop.java_cluster import JavaCluster, OurBrokerCluster, OurNameser
 from tests.interop.java_env import NEWEST, JavaMissingError, Release, in_use, java_library, using
 from tests.interop.replicated_cluster import ReplicatedCluster
 from tests.interop.scenarios import DriverRun, ScenarioReport, run_scenarios
+from tests.interop.secured_cluster import JavaUsersCluster, SecuredCluster
 from tests.support.cluster import Cluster, OurCluster
 from tests.support.compatibility import names_newest, passed_line
 from tests.support.tls import tls_settings
@@ -28,7 +31,11 @@ CLUSTERS: dict[str, type[Cluster]] = {
     "replicas": ReplicatedCluster,
     "our-broker": OurBrokerCluster,
     "our-nameserver": OurNameserverCluster,
+    "secured": SecuredCluster,
+    "java-users": JavaUsersCluster,
 }
+WITH_USERS = {"secured", "java-users"}
+"""The kinds of clusters whose brokers check users."""
 QUICK_CHECKS = {
     "transactionCheckInterval": 1000,
     "transactionTimeOut": 2000,
@@ -42,29 +49,54 @@ COMPATIBILITY = os.environ.get("EPOCHMQ_COMPATIBILITY", "")
 FEATURES = {"enablePropertyFilter": True, "recallMessageEnable": True}
 """Features that RocketMQ switches on by a key."""
 ORACLE = os.environ.get("EPOCHMQ_INTEROP_ORACLE", "")
-KINDS = [
-    pytest.param(kind, marks=() if ORACLE or kind == "ours" else pytest.mark.soak)
-    for kind in CLUSTERS
-    if ORACLE in ("", "1") or kind in ORACLE.split(",")
-]
+
+
+def _kinds(names: Iterable[str], *, in_every_run: Iterable[str] = ("ours",)) -> list[ParameterSet]:
+    """The kinds of clusters among `names` that are asked for; those not for every run are in the soak run.
+    RocketMQ's broker with users is asked for by its name only."""
+    return [
+        pytest.param(kind, marks=() if ORACLE or kind in in_every_run else pytest.mark.soak)
+        for kind in names
+        if kind in ORACLE.split(",") or (ORACLE in ("", "1") and kind != "java-users")
+    ]
+
+
+CLIENT_KINDS = _kinds(CLUSTERS)
+"""The kinds of clusters that tests of clients run against."""
+KINDS = _kinds(kind for kind in CLUSTERS if kind not in WITH_USERS)
+"""The same for all other tests."""
+CLIENT_FILES = ("test_java_client_", "test_go_client", "test_cpp_client")
+"""Prefixes of the files with tests of clients."""
+SECURED_FILE = "test_java_client_consume"
+"""The one whose tests run against the secured cluster in every run."""
+WITHOUT_JAVA = {"ours", "replicas", "secured"}
+"""The kinds of clusters that need no Java."""
 CLIENTS_OF_NEWEST = {"ours", "replicas"}
 """The kinds of clusters that the newest release's client runs against, too."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Chooses the clusters of a test, and for a test of a driver's report the clients of both releases."""
+    kinds = _kinds_of(metafunc.module.__name__.rpartition(".")[2])
     runs = [name for name in ("driver_run", "binary_run") if name in metafunc.fixturenames]
     if runs:
-        metafunc.parametrize(("cluster", *runs), _clusters_and_clients(), indirect=True, scope="session")
+        metafunc.parametrize(("cluster", *runs), _clusters_and_clients(kinds), indirect=True, scope="session")
     elif "cluster" in metafunc.fixturenames:
-        metafunc.parametrize("cluster", KINDS, indirect=True, scope="session")
+        metafunc.parametrize("cluster", kinds, indirect=True, scope="session")
 
 
-def _clusters_and_clients() -> list[ParameterSet]:
-    """Each kind of cluster with the client of the release in use, and with the newest client where that is
-    another one."""
+def _kinds_of(file: str) -> list[ParameterSet]:
+    """The kinds of clusters that the tests of a file run against."""
+    if file == SECURED_FILE:
+        return _kinds(CLUSTERS, in_every_run=("ours", "secured"))
+    return CLIENT_KINDS if file.startswith(CLIENT_FILES) else KINDS
+
+
+def _clusters_and_clients(kinds: Sequence[ParameterSet]) -> list[ParameterSet]:
+    """Each of these kinds of clusters with the client of the release in use, and with the newest client where
+    that is another one."""
     pairs = []
-    for kind in KINDS:
+    for kind in kinds:
         (name,) = kind.values
         pairs.append(pytest.param(name, in_use(), marks=kind.marks, id=str(name)))
         if name in CLIENTS_OF_NEWEST and in_use() != NEWEST:
@@ -78,6 +110,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "scenario(name): the Java client scenario whose report the test checks"
     )
+    config.addinivalue_line(
+        "markers", "not_secured(reason): why the test cannot run against a cluster with users"
+    )
     config.addinivalue_line("markers", "binary_scenario(name): the same, by a client with binary headers")
 
 
@@ -87,11 +122,20 @@ def _params(item: pytest.Item) -> dict[str, object]:
     return {} if callspec is None else callspec.params
 
 
+def _kept_from_secured(item: pytest.Item) -> str | None:
+    """Why a test cannot run against a cluster with users; None if it can, or has another one."""
+    mark = item.get_closest_marker("not_secured")
+    return mark.args[0] if mark is not None and _params(item).get("cluster") in WITH_USERS else None
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skips a test that needs Java on a machine without it, and names what is missing."""
+    """Skips a test that needs Java on a machine without it, and names what is missing. Skips a test that
+    cannot run against the secured cluster, too."""
+    if (reason := _kept_from_secured(item)) is not None:
+        pytest.skip(reason)
     needs_java = item.get_closest_marker("java") is not None
-    kinds = [str(_params(item).get(name, "ours")).partition("@")[0] for name in ("cluster", "guarded")]
-    if needs_java or any(kind != "ours" for kind in kinds):
+    kinds = {str(_params(item).get(name, "ours")).partition("@")[0] for name in ("cluster", "guarded")}
+    if needs_java or not kinds <= WITHOUT_JAVA:
         release = NEWEST if names_newest(item.nodeid, NEWEST.version) else in_use()
         try:
             with using(release):
@@ -132,10 +176,11 @@ def _run(
         found.args[0]
         for item in request.session.items
         if isinstance(item, pytest.Function) and _params(item).get(request.fixturename) == release
+        if _kept_from_secured(item) is None
         for found in item.iter_markers(mark)
     }
     with using(release):
-        return run_scenarios(cluster.nameserver_address, sorted(wanted), home, jvm=jvm)
+        return run_scenarios(cluster, sorted(wanted), home, jvm=jvm)
 
 
 @pytest.fixture

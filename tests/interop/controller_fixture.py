@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.interop.controller_requests import ALTER, APPLY_ID, ELECT, HEARTBEAT, INFO, NO_METADATA, sync_set
 from tests.interop.mqadmin import CommandOutput, MqAdmin, Step
-from tests.support.cluster import Settings
+from tests.support.cluster import ClientAccess, Settings
 from tests.support.group_processes import Factory, Member
 from tests.support.process import wait_until
 from tests.support.remoting import call, frame, read_frame, split_address
@@ -51,6 +51,7 @@ class ControllerFixture:
         )
         self.cluster_name, self.broker_name = self.group.CLUSTER, self.group.NAME
         self.nameserver_address = self.group.nameserver.address
+        self.inner_access = ClientAccess(self.nameserver_address)
         self.broker_address = "no broker alone"
         self._simulated = not brokers
         self._stack = ExitStack()
@@ -72,7 +73,7 @@ class ControllerFixture:
                 self.group.start()
                 wait_until(lambda: leader_agreed(self.group), what="all controllers know the leader")
             admin_home = self.directory / "admin"
-            self.admin = MqAdmin(self, admin_home)  # type: ignore[arg-type]
+            self.admin = MqAdmin(self, admin_home)
             self._stack.callback(self.admin.close)
             self._name_roles()
         except BaseException as error:

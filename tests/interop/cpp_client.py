@@ -71,17 +71,24 @@ def build(topic: str, send: Plan) -> Message:
     return message
 
 
-def producer_of(nameserver: str) -> Producer:
+def sign(client: Any, plan: Plan) -> None:
+    """Lets a client sign as the user of the plan, if there is one."""
+    if "user" in plan:
+        client.set_session_credentials(plan["user"], plan["secret"], "")
+
+
+def producer_of(nameserver: str, plan: Plan) -> Producer:
     """A started producer."""
     producer = Producer("cpp_producer", timeout=SEND_TIMEOUT_MS)
     producer.set_namesrv_addr(nameserver)
+    sign(producer, plan)
     producer.start()
     return producer
 
 
 def send(nameserver: str, plan: Plan) -> None:
     """Sends as planned and prints the result of each send that has one."""
-    producer = producer_of(nameserver)
+    producer = producer_of(nameserver, plan)
     answered = threading.Semaphore(0)
     awaited = 0
     for planned in plan["sends"]:
@@ -120,6 +127,7 @@ def consume(nameserver: str, plan: Plan) -> None:
     model = MessageModel.BROADCASTING if plan.get("broadcast") else MessageModel.CLUSTERING
     consumer = PushConsumer(plan["group"], orderly=plan.get("orderly", False), message_model=model)
     consumer.set_namesrv_addr(nameserver)
+    sign(consumer, plan)
     consumer.set_instance_name(f"cpp-{os.getpid()}")
     consumer.set_thread_count(4)
     consumer.subscribe(plan["topic"], lambda message: tell(**describe(message)), plan.get("expression", "*"))
@@ -131,6 +139,7 @@ def pull(nameserver: str, plan: Plan) -> None:
     """Prints all messages of a topic, by plain pulls."""
     consumer = PullConsumer(plan["group"])
     consumer.set_namesrv_addr(nameserver)
+    sign(consumer, plan)
     consumer.start()
     for message in itertools.islice(consumer.pull(plan["topic"]), 10_000):
         tell(**describe(message))

@@ -4,11 +4,11 @@ killed at the end, because no other way is safe with this client."""
 from __future__ import annotations
 
 import importlib.util
-import json
 import sys
 from pathlib import Path
 
 from tests.interop.plan_peer import Line, PlanPeer
+from tests.support.cluster import Cluster
 
 PROGRAM = Path(__file__).with_name("cpp_client.py")
 
@@ -23,11 +23,11 @@ def missing_cpp_client() -> str | None:
 class CppPeer(PlanPeer):
     """One C++ client carrying out one plan."""
 
-    def __init__(self, nameserver: str, plan: Line, home: Path) -> None:
-        super().__init__([sys.executable, str(PROGRAM), nameserver, json.dumps(plan)], home)
+    def __init__(self, cluster: Cluster | str, plan: Line, home: Path) -> None:
+        super().__init__(cluster, [sys.executable, str(PROGRAM)], plan, home)
 
 
-def run_plan(nameserver: str, plan: Line, home: Path) -> list[Line]:
+def run_plan(cluster: Cluster | str, plan: Line, home: Path) -> list[Line]:
     """Runs a plan to its end and returns the printed lines."""
-    with CppPeer(nameserver, plan, home) as peer:
+    with CppPeer(cluster, plan, home) as peer:
         return peer.finish()

@@ -7,7 +7,6 @@ from __future__ import annotations
 import fcntl
 import functools
 import hashlib
-import json
 import os
 import shutil
 import subprocess
@@ -15,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 from tests.interop.plan_peer import Line, PlanPeer
+from tests.support.cluster import Cluster
 
 SOURCES = Path(__file__).resolve().parent / "go"
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "go"
@@ -88,5 +88,5 @@ def _go(*arguments: str) -> subprocess.CompletedProcess[str]:
 class GoPeer(PlanPeer):
     """One Go client carrying out one plan."""
 
-    def __init__(self, nameserver: str, plan: Line, home: Path) -> None:
-        super().__init__([str(go_client()), nameserver, json.dumps(plan)], home)
+    def __init__(self, cluster: Cluster | str, plan: Line, home: Path) -> None:
+        super().__init__(cluster, [str(go_client())], plan, home)

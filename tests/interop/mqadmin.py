@@ -11,10 +11,10 @@ import subprocess
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from tests.interop.java_env import JavaFailedError, compile_java, java_command
-from tests.support.cluster import Cluster
+from tests.support.cluster import ClientAccess
 
 MARK = "@@ "
 STOP_TIMEOUT_S = 60
@@ -58,12 +58,29 @@ class CommandOutput(NamedTuple):
     error: str
 
 
+class AdministeredCluster(Protocol):
+    """What `MqAdmin` has to know of a cluster."""
+
+    @property
+    def directory(self) -> Path: ...
+    @property
+    def cluster_name(self) -> str: ...
+    @property
+    def broker_name(self) -> str: ...
+    @property
+    def broker_address(self) -> str: ...
+    @property
+    def nameserver_address(self) -> str: ...
+    @property
+    def inner_access(self) -> ClientAccess: ...
+
+
 class MqAdmin:
     """A JVM that runs `mqadmin` commands against one cluster. Words in braces stand for what differs between
     clusters: {broker}, {nameserver}, {cluster}, {name}, {dir}, {id0} and {key0} (offset message id and unique
     key of the first message made)."""
 
-    def __init__(self, cluster: Cluster, directory: Path) -> None:
+    def __init__(self, cluster: AdministeredCluster, directory: Path) -> None:
         self.cluster = cluster
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
@@ -74,13 +91,19 @@ class MqAdmin:
             "name": cluster.broker_name,
             "dir": str(directory),
         }
+        access = cluster.inner_access
+        if access.administrator is not None:
+            name, password = access.administrator
+            (directory / "conf").mkdir()
+            (directory / "conf" / "tools.yml").write_text(f"accessKey: {name}\nsecretKey: {password}\n")
         self._process = subprocess.Popen(
             java_command(
                 "epochmq.interop.AdminDriver",
-                [cluster.nameserver_address],
+                [access.nameserver],
                 home=directory,
                 classes=compile_java("AdminDriver.java"),
                 heap_mb=256,
+                jvm=access.jvm,
             ),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

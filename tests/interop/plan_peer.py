@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.support.cluster import Cluster, access_of
 from tests.support.process import wait_until
 
 RUN_TIMEOUT_S = 180
@@ -21,8 +22,13 @@ Line = dict[str, Any]
 class PlanPeer:
     """One client carrying out one plan; a context manager that leaves no process behind."""
 
-    def __init__(self, command: Sequence[str], home: Path) -> None:
-        self._command = command
+    def __init__(self, cluster: Cluster | str, program: Sequence[str], plan: Line, home: Path) -> None:
+        """`cluster` may be the address of a nameserver. If the cluster has users, the client is one, unless
+        the plan names another."""
+        access = cluster.inner_access if isinstance(cluster, Cluster) else access_of(cluster)
+        if access.user is not None:
+            plan = {"user": access.user[0], "secret": access.user[1], **plan}
+        self._command = [*program, access.nameserver, json.dumps(plan)]
         self._home = home
         self._lines: list[Line] = []
 

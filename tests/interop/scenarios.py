@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.interop.java_env import compile_java, java_command
+from tests.support.cluster import ClientAccess, Cluster, access_of
 
 SOURCES = (
     "Driver.java",
+    "Access.java",
     "Clients.java",
     "Kit.java",
     "SendScenarios.java",
@@ -65,22 +67,29 @@ class DriverRun:
 
 
 def run_scenarios(
-    nameserver: str,
+    cluster: Cluster | ClientAccess | str,
     names: Sequence[str],
     home: Path,
     *,
     jvm: Sequence[str] = (),
     on_ready: Callable[[], None] | None = None,
 ) -> DriverRun:
-    """Runs the scenarios and collects their reports; if the JVM hangs, those so far count.
+    """Runs the scenarios against a cluster, or that of a nameserver's address, and collects their reports; if
+    the JVM hangs, those so far count.
 
     A scenario that announces itself ready gets a line when `on_ready` has been called."""
     together = sorted((n for n in names if n not in ALONE), key=lambda n: (n not in PATIENT, n))
     alone = sorted(n for n in names if n in ALONE)
-    args = [nameserver, *together, "--", *alone]
+    access = access_of(cluster)
+    args = [access.nameserver, *together, "--", *alone]
     home.mkdir(parents=True, exist_ok=True)
     command = java_command(
-        "epochmq.interop.Driver", args, home=home, classes=compile_java(*SOURCES), heap_mb=768, jvm=jvm
+        "epochmq.interop.Driver",
+        args,
+        home=home,
+        classes=compile_java(*SOURCES),
+        heap_mb=768,
+        jvm=[*jvm, *access.jvm],
     )
     run = DriverRun()
     with (

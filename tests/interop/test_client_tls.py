@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.interop.conftest import CLIENT_KINDS
 from tests.interop.java_env import compile_java, run_java
-from tests.support.certificates import Authority
-from tests.support.cluster import OurCluster, Value
-from tests.support.net import free_port
+from tests.interop.secured_cluster import MutualTlsCluster, SecuredCluster
 from tests.support.process import PATIENCE_S, wait_until
-from tests.support.remoting import frame, read_frame, split_address
+from tests.support.remoting import call, frame, read_frame, split_address
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 
@@ -26,87 +25,29 @@ UNKNOWN_CODE = 32_000
 """A request code that every process answers."""
 
 
-class Certificates:
-    """The files of the servers: `tls.crt`, `tls.key` and `ca.crt`."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.authority = Authority("none")
-
-    def issue(self, name: str) -> Authority:
-        """Replaces the files; a new authority signs, and is the only one trusted."""
-        self.authority = Authority(name)
-        self.authority.issue(self.directory, "server")
-        (self.directory / "ca.crt").write_bytes(self.authority.pem)
-        return self.authority
-
-    def settings(self) -> dict[str, Value]:
-        return {
-            "tls.server.mode": "disabled",
-            "tls.server.certPath": str(self.directory / "tls.crt"),
-            "tls.server.keyPath": str(self.directory / "tls.key"),
-            "tls.server.trustCertPath": str(self.directory / "ca.crt"),
-            "tls.server.need.client.auth": "require",
-            "externalTlsMode": "enforcing",
-        }
-
-
-class ExternalCluster:
+@pytest.fixture(params=[kind for kind in CLIENT_KINDS if kind.values[0] in ("ours", "secured")])
+def external(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MutualTlsCluster]:
     """A cluster whose brokers and nameserver have an external port."""
-
-    def __init__(self, directory: Path) -> None:
-        self.certificates = Certificates(directory / "server")
-        self.first = self.certificates.issue("first")
-        self.nameserver_port, self.broker_port = free_port("0.0.0.0"), free_port("0.0.0.0")
-        tls = self.certificates.settings()
-        self.cluster = OurCluster(
-            directory,
-            broker={**tls, "externalListenPort": self.broker_port},
-            nameserver={**tls, "externalListenPort": self.nameserver_port},
-            octet=58,
-        )
-
-    @property
-    def nameserver(self) -> str:
-        return f"{self.cluster.nameserver_address.partition(':')[0]}:{self.nameserver_port}"
-
-    @property
-    def broker(self) -> str:
-        return f"{self.cluster.broker_address.partition(':')[0]}:{self.broker_port}"
-
-
-@pytest.fixture
-def external(tmp_path: Path) -> Iterator[ExternalCluster]:
-    made = ExternalCluster(tmp_path)
-    with made.cluster:
+    kind = SecuredCluster if request.param == "secured" else MutualTlsCluster
+    with kind(tmp_path) as made:
         yield made
 
 
-def client_properties(authority: Authority, directory: Path) -> list[str]:
-    """The properties of a client that trusts this authority and has its certificate."""
-    crt, key = authority.issue(directory, "client")
-    ca = directory / "ca.crt"
-    ca.write_bytes(authority.pem)
-    return [
-        "-Dtls.enable=true",
-        # A handshake takes seconds on a busy machine.
-        f"-Dcom.rocketmq.remoting.client.connect.timeout={PATIENCE_S * 1000}",
-        "-Dtls.test.mode.enable=false",
-        "-Dtls.client.authServer=true",
-        f"-Dtls.client.trustCertPath={ca}",
-        f"-Dtls.client.certPath={crt}",
-        f"-Dtls.client.keyPath={key}",
-    ]
-
-
-def wait_served(external: ExternalCluster, authority: Authority, directory: Path) -> None:
-    """Waits until both external ports serve a client of this authority. (The servers look at the files when a
-    client connects, at most once in a period.)"""
-    context = ssl.create_default_context(cadata=authority.pem.decode())
-    context.load_cert_chain(directory / "tls.crt", directory / "tls.key")
-    context.check_hostname = False  # the addresses are not in the certificate
-    for address in (external.nameserver, external.broker):
+def wait_served(external: MutualTlsCluster) -> None:
+    """Waits until both external ports serve a client with the present certificate. (The servers look at the
+    files when a client connects, at most once in a period.)"""
+    for address in (external.external_nameserver, external.external_broker):
+        context = client_context(external)
         wait_until(partial(_is_served, address, context), what=f"{address} has the new certificates")
+
+
+def client_context(external: MutualTlsCluster, *, has_certificate: bool = True) -> ssl.SSLContext:
+    """The TLS of a client that trusts the cluster's authority, with a certificate or without."""
+    context = ssl.create_default_context(cadata=external.certificates.authority.pem.decode())
+    context.check_hostname = False  # the addresses are not in the certificate
+    if has_certificate:
+        context.load_cert_chain(external.client_directory / "tls.crt", external.client_directory / "tls.key")
+    return context
 
 
 def _is_served(address: str, context: ssl.SSLContext) -> bool:
@@ -119,33 +60,43 @@ def _is_served(address: str, context: ssl.SSLContext) -> bool:
         return bool(read_frame(connection))
 
 
-def round_trip(external: ExternalCluster, topic: str, jvm: list[str], home: Path) -> tuple[int, str]:
+def round_trip(external: MutualTlsCluster, topic: str, home: Path) -> tuple[int, str]:
     """(exit status, output) of a client that sends and receives messages."""
     classes = compile_java("RoundTrip.java", "ToolProcess.java")
-    args = [external.nameserver, topic]
-    done = run_java("RoundTrip", args, home=home, classes=classes, jvm=jvm, check=False, timeout_s=240)
+    access = external.access
+    args = [access.nameserver, topic]
+    done = run_java("RoundTrip", args, home=home, classes=classes, jvm=access.jvm, check=False, timeout_s=240)
     return done.returncode, done.stdout + done.stderr
 
 
 def test_java_clients_use_the_external_ports_by_mutual_tls_while_certificates_are_replaced(
-    external: ExternalCluster, tmp_path: Path
+    external: MutualTlsCluster, tmp_path: Path
 ) -> None:
-    jvm = client_properties(external.first, tmp_path / "client-1")
-    status, output = round_trip(external, "before", jvm, tmp_path / "home-1")
+    status, output = round_trip(external, "T_before", tmp_path / "home-1")
     assert (status, re.findall(r"^broker .*$", output, re.M)) == (
         0,
-        [f"broker {external.broker} received 20 equal true"],
+        [f"broker {external.external_broker} received 20 equal true"],
     ), output[-3000:]
 
-    second = external.certificates.issue("second")
-    jvm_2 = client_properties(second, tmp_path / "client-2")
-    wait_served(external, second, tmp_path / "client-2")
-    status, output = round_trip(external, "after", jvm_2, tmp_path / "home-2")
+    external.certificates.issue("second")
+    external.replace_client_certificate()
+    wait_served(external)
+    status, output = round_trip(external, "T_after", tmp_path / "home-2")
     assert (status, re.findall(r"^broker .*$", output, re.M)) == (
         0,
-        [f"broker {external.broker} received 20 equal true"],
+        [f"broker {external.external_broker} received 20 equal true"],
     ), output[-3000:]
 
-    for process in (external.cluster.nameserver_process, external.cluster.broker_process):
+    for process in (external.nameserver_process, external.broker_process):
         assert "reloaded" in process.output(100_000)
-    wait_until(external.cluster.broker_registered, what="the broker is registered")
+    wait_until(external.broker_registered, what="the broker is registered")
+
+
+def test_external_ports_serve_nobody_without_a_certificate(external: MutualTlsCluster) -> None:
+    anonymous = client_context(external, has_certificate=False)
+    for address in (external.external_nameserver, external.external_broker):
+        assert _is_served(address, client_context(external))
+        with pytest.raises(OSError, match=r"certificate required|reset by peer|closed after"):
+            _is_served(address, anonymous)
+        with pytest.raises(OSError, match=r"reset by peer|closed after"):
+            call(address, UNKNOWN_CODE)

@@ -30,7 +30,7 @@ Start = Callable[[Line], CppPeer]
 @pytest.fixture
 def run(cluster: Cluster, tmp_path: Path) -> Run:
     """Runs a plan to its end."""
-    return lambda plan: run_plan(cluster.nameserver_address, plan, tmp_path / f"cpp-{next(_numbers)}")
+    return lambda plan: run_plan(cluster, plan, tmp_path / f"cpp-{next(_numbers)}")
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def topic(cluster: Cluster, run: Run) -> str:
 @pytest.fixture
 def start(cluster: Cluster, tmp_path: Path) -> Start:
     """A peer that runs a plan until its context ends."""
-    return lambda plan: CppPeer(cluster.nameserver_address, plan, tmp_path / f"cpp-{next(_numbers)}")
+    return lambda plan: CppPeer(cluster, plan, tmp_path / f"cpp-{next(_numbers)}")
 
 
 def consume(topic: str, **more: Any) -> Line:

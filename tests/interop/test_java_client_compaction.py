@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.conftest import CLUSTERS, KINDS
+from tests.interop.conftest import CLIENT_KINDS, CLUSTERS
 from tests.interop.scenarios import ScenarioReport, run_scenarios
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
@@ -52,12 +52,12 @@ def test_a_push_consumer_consumes_every_message(report: ScenarioReport) -> None:
     assert report["consumed"] == ["body0", "body1", "body2", "body3", "body4", "late"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", CLIENT_KINDS)
 def test_compaction_keeps_the_newest_message_of_each_key(kind: str, tmp_path: Path) -> None:
     cluster = CLUSTERS[kind](tmp_path / "cluster", broker=QUICK_COMPACTION)
     cluster.start()
     try:
-        run = run_scenarios(cluster.nameserver_address, ["compaction_rounds"], tmp_path / "driver")
+        run = run_scenarios(cluster, ["compaction_rounds"], tmp_path / "driver")
         report = run.of("compaction_rounds")
     finally:
         cluster.abandon()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.conftest import CLUSTERS, KINDS
+from tests.interop.conftest import CLIENT_KINDS, CLUSTERS
 from tests.interop.scenarios import ScenarioReport, run_scenarios
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
@@ -33,7 +33,7 @@ def test_the_broker_knows_the_group_and_forwards_requests_to_its_consumer(report
     assert report["received"] == ["once", "once"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", CLIENT_KINDS)
 def test_a_killed_broker_keeps_acknowledged_messages_and_its_clients_continue(
     kind: str, tmp_path: Path
 ) -> None:
@@ -43,9 +43,7 @@ def test_a_killed_broker_keeps_acknowledged_messages_and_its_clients_continue(
         def act() -> None:
             next(acts)()
 
-        report = run_scenarios(cluster.nameserver_address, ["outage"], tmp_path / "driver", on_ready=act).of(
-            "outage"
-        )
+        report = run_scenarios(cluster, ["outage"], tmp_path / "driver", on_ready=act).of("outage")
         cluster.abandon()
     assert report["failed"] > 0
     assert report["missing"] == []

@@ -79,7 +79,14 @@ def test_a_pull_waits_at_the_broker_for_its_time_or_for_a_message(report: Scenar
     assert report["woken_ms"] < 3_000  # not at the broker's next check
 
 
-@pytest.mark.parametrize("road", [pytest.param(r, marks=pytest.mark.scenario(r)) for r in ("vip", "tls")])
+NO_EXTERNAL_VIP = pytest.mark.not_secured("there is no VIP port for clients outside")
+ROADS = [
+    pytest.param("vip", marks=[pytest.mark.scenario("vip"), NO_EXTERNAL_VIP]),
+    pytest.param("tls", marks=pytest.mark.scenario("tls")),
+]
+
+
+@pytest.mark.parametrize("road", ROADS)
 def test_the_vip_port_and_tls_carry_messages_both_ways(report: ScenarioReport, road: str) -> None:
     received = report["received"]
     texts = sorted(m["body"] for m in received if m["body"] is not None)

@@ -7,15 +7,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.interop.conftest import CLUSTERS, ORACLE
+from tests.interop.conftest import CLIENT_KINDS, CLUSTERS
 from tests.interop.java_env import NEWEST, using
 from tests.interop.scenarios import DriverRun, run_scenarios
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 
 KINDS = [
-    pytest.param("ours", id="ours-newest"),
-    pytest.param("java", id="java-newest", marks=() if "java" in ORACLE else pytest.mark.soak),
+    pytest.param(kind, id=f"{kind}-newest", marks=found.marks)
+    for found in CLIENT_KINDS
+    if (kind := found.values[0]) in ("ours", "java", "secured")
 ]
 QUEUES = 4
 
@@ -27,7 +28,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         cluster = CLUSTERS[request.param](directory)
         cluster.start()
         names = ["priority_factor", "priority_pop", "priority_send"]
-        yield run_scenarios(cluster.nameserver_address, names, directory / "driver")
+        yield run_scenarios(cluster, names, directory / "driver")
         cluster.abandon()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.interop.conftest import CLUSTERS, KINDS, QUICK_CHECKS
+from tests.interop.conftest import CLIENT_KINDS, CLUSTERS, QUICK_CHECKS
 from tests.interop.handovers import hand_over
 from tests.interop.java_cluster import java_broker
 from tests.interop.java_controllers import OURS
@@ -177,7 +177,7 @@ def test_another_producer_of_the_group_is_asked_when_the_sender_is_gone(report: 
 
 
 @pytest.mark.parametrize("client", [in_use(), NEWEST], ids=["own-client", NEWEST.version])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", CLIENT_KINDS)
 def test_a_message_is_not_checked_before_its_immunity_ends(
     kind: str, client: Release, tmp_path: Path
 ) -> None:
@@ -185,7 +185,7 @@ def test_a_message_is_not_checked_before_its_immunity_ends(
     settings = QUICK_CHECKS | {"transactionCheckMax": 1000}
     with CLUSTERS[kind](tmp_path / "cluster", broker=settings) as cluster:
         with using(client):
-            run = run_scenarios(cluster.nameserver_address, ["transaction_immunity"], tmp_path / "driver")
+            run = run_scenarios(cluster, ["transaction_immunity"], tmp_path / "driver")
         report = run.of("transaction_immunity")
         cluster.abandon()
     stored, checked = report["stored"][0], report["checked"][0]
@@ -282,7 +282,7 @@ class TestRejections:
         assert (answer.code, answer.remark) == (0, None)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", CLIENT_KINDS)
 def test_transactions_survive_a_killed_broker(kind: str, tmp_path: Path) -> None:
     """After the restart the producer is asked about transactions without an end."""
     settings = QUICK_CHECKS | {"flushDiskType": "SYNC_FLUSH", "transactionCheckMax": 100}
@@ -292,9 +292,9 @@ def test_transactions_survive_a_killed_broker(kind: str, tmp_path: Path) -> None
             cluster.kill_broker()
             cluster.start_broker()
 
-        report = run_scenarios(
-            cluster.nameserver_address, ["transaction_outage"], tmp_path / "driver", on_ready=restart
-        ).of("transaction_outage")
+        report = run_scenarios(cluster, ["transaction_outage"], tmp_path / "driver", on_ready=restart).of(
+            "transaction_outage"
+        )
         cluster.abandon()
     check_outage(report)
 
@@ -335,9 +335,9 @@ def test_the_other_program_continues_the_transactions_of_a_stopped_broker(
             cluster.broker_process = second(config)
             cluster.start_broker()
 
-        report = run_scenarios(
-            cluster.nameserver_address, ["transaction_outage"], tmp_path / "driver", on_ready=replace
-        ).of("transaction_outage")
+        report = run_scenarios(cluster, ["transaction_outage"], tmp_path / "driver", on_ready=replace).of(
+            "transaction_outage"
+        )
     check_outage(report)
 
 
@@ -392,7 +392,7 @@ def check_churn(report: ScenarioReport) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", CLIENT_KINDS)
 def test_no_transaction_is_lost_when_its_broker_is_killed_again_and_again(kind: str, tmp_path: Path) -> None:
     settings = QUICK_CHECKS | {"transactionCheckMax": 100}
     with CLUSTERS[kind](tmp_path / "cluster", broker=settings) as cluster:
@@ -403,9 +403,9 @@ def test_no_transaction_is_lost_when_its_broker_is_killed_again_and_again(kind: 
                 cluster.kill_broker()
                 cluster.start_broker()
 
-        report = run_scenarios(
-            cluster.nameserver_address, ["transaction_churn"], tmp_path / "driver", on_ready=kill_often
-        ).of("transaction_churn")
+        report = run_scenarios(cluster, ["transaction_churn"], tmp_path / "driver", on_ready=kill_often).of(
+            "transaction_churn"
+        )
         cluster.abandon()
     check_churn(report)
 

@@ -15,10 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.interop.conftest import CLIENT_KINDS, CLUSTERS
 from tests.interop.java_cluster import JavaCluster
 from tests.interop.java_env import NEWEST, RELEASES, Release, compile_java, using
 from tests.interop.mqadmin import CommandOutput, MqAdmin, Step
-from tests.support.cluster import Cluster, OurCluster
+from tests.interop.secured_cluster import JavaUsersCluster
+from tests.support.cluster import Cluster
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(1200)]
 
@@ -180,7 +182,11 @@ SCENARIO: list[list[Step]] = [
             until="#Consumer RT&TPS#",
             rates=True,
             dropped=RETRY,
-            hidden=(r"last\w+Timestamp=\d+", r"consumeTimestamp .*", r"127\.54\.\d+\.\d+:\d+;?"),
+            # Of the two clusters with users, the clients of one have TLS.
+            hidden=(
+                *(r"last\w+Timestamp=\d+", r"consumeTimestamp .*", r"127\.54\.\d+\.\d+:\d+;?"),
+                r"(?<=useTLS) .*",
+            ),
         )
     ],
     [Step("queryMsgById -i {id0} -t orders -g g1 -d client@consumer-g1", until="CR_SUCCESS", hidden=SPENT)],
@@ -334,9 +340,19 @@ def tool(request: pytest.FixtureRequest) -> Release:
     return release
 
 
+COUNTERPARTS: dict[str, type[Cluster]] = {"ours": JavaCluster, "secured": JavaUsersCluster}
+"""EpochMQ's cluster → RocketMQ's."""
+
+
+@pytest.fixture(scope="module", params=[kind for kind in CLIENT_KINDS if kind.values[0] in COUNTERPARTS])
+def kinds(request: pytest.FixtureRequest) -> tuple[type[Cluster], type[Cluster]]:
+    """RocketMQ's cluster and EpochMQ's, which are compared."""
+    return COUNTERPARTS[request.param], CLUSTERS[request.param]
+
+
 @pytest.fixture(scope="module")
 def scenarios(
-    tool: Release, tmp_path_factory: pytest.TempPathFactory
+    tool: Release, kinds: tuple[type[Cluster], type[Cluster]], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[MqAdminScenario, MqAdminScenario]]:
     """(RocketMQ's, EpochMQ's): the scenario run against both in parallel."""
 
@@ -353,7 +369,6 @@ def scenarios(
             admin.close()
         return scenario
 
-    kinds = (JavaCluster, OurCluster)
     clusters = [kind(tmp_path_factory.mktemp(kind.__name__), octet=OCTET) for kind in kinds]
     with using(tool):
         compile_java("AdminDriver.java")

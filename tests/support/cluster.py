@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from tests.support.net import free_port, loopback
 from tests.support.process import ManagedProcess, ProcessFailedError
@@ -19,6 +19,28 @@ START_TIMEOUT_S = 180  # a JVM on a busy machine; ours takes a second
 
 Value = str | int | bool
 Settings = Mapping[str, Value]
+User = tuple[str, str]
+"""Name and password."""
+
+
+class ClientAccess(NamedTuple):
+    """How clients reach a cluster."""
+
+    nameserver: str
+    jvm: tuple[str, ...] = ()
+    """Options of a JVM, such as those of TLS."""
+    user: User | None = None
+    """Who signs requests; None: they are not signed."""
+    administrator: User | None = None
+    """Who signs those of `mqadmin`."""
+
+
+def access_of(cluster: Cluster | ClientAccess | str) -> ClientAccess:
+    """That of clients of a cluster. A string is the nameserver's address of one that serves everybody."""
+    if isinstance(cluster, str):
+        return ClientAccess(cluster)
+    return cluster.access if isinstance(cluster, Cluster) else cluster
+
 
 NEVER_BUSY: Settings = {
     "waitTimeMillsInSendQueue": 60_000,
@@ -104,6 +126,16 @@ class Cluster:
     def broker_name(self) -> str:
         """Name of the broker group."""
         return str(self.broker_settings["brokerName"])
+
+    @property
+    def access(self) -> ClientAccess:
+        """How clients reach it that can use TLS."""
+        return ClientAccess(self.nameserver_address)
+
+    @property
+    def inner_access(self) -> ClientAccess:
+        """How `mqadmin` and the other clients reach it."""
+        return self.access
 
     def _write(self, name: str, settings: Settings) -> Path:
         path = self.directory / name / f"{name}.conf"

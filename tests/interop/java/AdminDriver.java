@@ -212,7 +212,7 @@ public final class AdminDriver extends MQAdminStartup {
     /** A push consumer GROUP of TOPIC and TAGS from the first message on; a fourth word makes it orderly. */
     private static void consume(String group, String topic, String tags, boolean orderly) throws Exception {
         AtomicInteger consumed = CONSUMED.computeIfAbsent(group, key -> new AtomicInteger());
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group, Access.application());
         consumer.setClientIP("client");
         consumer.setInstanceName("consumer-" + group);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
@@ -259,9 +259,10 @@ public final class AdminDriver extends MQAdminStartup {
     private static void produce(String group, String topic, int count, int queues) throws Exception {
         DefaultMQProducer producer = PRODUCERS.get(group);
         if (producer == null) {
-            producer = new DefaultMQProducer(group);
+            producer = new DefaultMQProducer(group, Access.application());
             producer.setClientIP("client");
             producer.setInstanceName("producer-" + group);
+            producer.setSendMsgTimeout(AWAIT_MS); // the default of three seconds is short on a busy machine
             producer.start();
             PRODUCERS.put(group, producer);
         }

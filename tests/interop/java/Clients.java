@@ -19,7 +19,7 @@ final class Clients {
         this.nameserver = nameserver;
         producer = producer("interop_producer");
         producer.start();
-        puller = new DefaultMQPullConsumer("interop_puller");
+        puller = new DefaultMQPullConsumer("interop_puller", Access.observer());
         puller.setNamesrvAddr(nameserver);
         puller.setInstanceName("puller");
         puller.setMqClientApiTimeout(API_TIMEOUT_MS);
@@ -29,7 +29,7 @@ final class Clients {
 
     /** A producer of its own; failures are not retried, so that none is hidden. */
     DefaultMQProducer producer(String group) {
-        DefaultMQProducer made = new DefaultMQProducer(group);
+        DefaultMQProducer made = new DefaultMQProducer(group, Access.application());
         made.setNamesrvAddr(nameserver);
         made.setInstanceName(instance());
         made.setRetryTimesWhenSendFailed(0);

@@ -37,15 +37,6 @@ final class ControlScenarios {
         System.out.flush();
     }
 
-    private static DefaultMQAdminExt admin(Kit kit) throws Exception {
-        DefaultMQAdminExt admin = new DefaultMQAdminExt(20_000L);
-        admin.setNamesrvAddr(kit.clients.nameserver);
-        admin.setInstanceName(kit.clients.instance());
-        kit.onClose(admin::shutdown);
-        admin.start();
-        return admin;
-    }
-
     private static DefaultMQPushConsumer consumer(Kit kit, List<MessageExt> received) throws Exception {
         DefaultMQPushConsumer consumer = kit.pushConsumer(kit.group());
         consumer.subscribe(kit.topic(), "*");
@@ -67,7 +58,7 @@ final class ControlScenarios {
         ConsumeScenarios.receive(received, 20);
         kit.fact("first", ConsumeScenarios.texts(received));
         received.clear();
-        Map<MessageQueue, Long> offsets = admin(kit).resetOffsetByTimestamp(topic, kit.group(), between, true);
+        Map<MessageQueue, Long> offsets = kit.admin().resetOffsetByTimestamp(topic, kit.group(), between, true);
         Map<Integer, Long> byQueue = new TreeMap<>();
         offsets.forEach((queue, offset) -> byQueue.put(queue.getQueueId(), offset));
         kit.fact("offsets", byQueue);
@@ -82,7 +73,7 @@ final class ControlScenarios {
         DefaultMQPushConsumer consumer = consumer(kit, received);
         SendResult result = kit.producer().send(Kit.message(topic, "once"));
         ConsumeScenarios.receive(received, 1);
-        DefaultMQAdminExt admin = admin(kit);
+        DefaultMQAdminExt admin = kit.admin();
         ConsumerConnection connection = admin.examineConsumerConnectionInfo(kit.group());
         kit.fact("clients", connection.getConnectionSet().size());
         kit.fact("message_model", connection.getMessageModel().name());

@@ -178,7 +178,7 @@ final class GroupScenarios {
         }
 
         public static void main(String[] args) throws Exception {
-            DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(args[2]);
+            DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(args[2], Access.application());
             consumer.setNamesrvAddr(args[0]);
             consumer.setMqClientApiTimeout(Clients.API_TIMEOUT_MS);
             consumer.setVipChannelEnabled(false);

@@ -26,6 +26,7 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.remoting.protocol.ResponseCode;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /** The tools of a scenario: names of its own, clients that are closed after it, and the facts that it reports. */
 final class Kit {
@@ -164,7 +165,7 @@ final class Kit {
 
     /** A push consumer of this scenario that starts at the first message and is shut down with the scenario. */
     DefaultMQPushConsumer pushConsumer(String group) {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group, Access.application());
         consumer.setNamesrvAddr(clients.nameserver);
         consumer.setInstanceName(clients.instance());
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
@@ -177,7 +178,7 @@ final class Kit {
     }
 
     DefaultLitePullConsumer litePullConsumer(String group) {
-        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(group);
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(group, Access.application());
         consumer.setNamesrvAddr(clients.nameserver);
         consumer.setInstanceName(clients.instance());
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
@@ -219,6 +220,16 @@ final class Kit {
             }
             offset = result.getNextBeginOffset();
         }
+    }
+
+    /** The client of an administrator, which is shut down with the scenario. */
+    DefaultMQAdminExt admin() throws Exception {
+        DefaultMQAdminExt admin = new DefaultMQAdminExt(Access.administrator(), 20_000L);
+        admin.setNamesrvAddr(clients.nameserver);
+        admin.setInstanceName(clients.instance());
+        onClose(admin::shutdown);
+        admin.start();
+        return admin;
     }
 
     static String text(MessageExt message) {

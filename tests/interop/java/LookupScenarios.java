@@ -131,7 +131,7 @@ final class LookupScenarios {
     /** Pulls that wait at the broker: until their time is over, and until a message comes. */
     private static void hold(Kit kit) throws Exception {
         MessageQueue queue = kit.queuesOf(kit.createTopic(1)).get(0);
-        DefaultMQPullConsumer puller = new DefaultMQPullConsumer(kit.group());
+        DefaultMQPullConsumer puller = new DefaultMQPullConsumer(kit.group(), Access.application());
         puller.setNamesrvAddr(kit.clients.nameserver);
         puller.setInstanceName(kit.clients.instance());
         puller.setMqClientApiTimeout(Clients.API_TIMEOUT_MS);

@@ -65,7 +65,7 @@ final class PopScenarios {
     }
 
     private static void setMode(Kit kit, MessageRequestMode mode) throws Exception {
-        client(kit).getMQClientAPIImpl().setMessageRequestMode(broker(kit), kit.topic(), kit.group(), mode, 0, 60_000);
+        kit.admin().setMessageRequestMode(broker(kit), kit.topic(), kit.group(), mode, 0, 60_000);
     }
 
     private static DefaultMQPushConsumer consumer(Kit kit) throws Exception {

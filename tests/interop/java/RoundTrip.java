@@ -1,3 +1,4 @@
+import epochmq.interop.Access;
 import java.nio.charset.StandardCharsets;
 import java.util.Collection;
 import java.util.TreeSet;
@@ -21,7 +22,7 @@ public class RoundTrip {
     private static void run(String[] args) throws Exception {
         String nameserver = args[0];
         String topic = args[1];
-        DefaultMQProducer producer = new DefaultMQProducer("round_trip");
+        DefaultMQProducer producer = new DefaultMQProducer("round_trip", Access.application());
         producer.setNamesrvAddr(nameserver);
         producer.setSendMsgTimeout(API_MS);
         producer.setMqClientApiTimeout(API_MS);
@@ -35,7 +36,7 @@ public class RoundTrip {
             producer.send(new Message(topic, (body + ":" + padding).getBytes(StandardCharsets.UTF_8)));
             sent.add(body);
         }
-        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer("round_trip_consumer");
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer("round_trip_consumer", Access.application());
         consumer.setNamesrvAddr(nameserver);
         consumer.setMqClientApiTimeout(API_MS);
         consumer.setAutoCommit(false);

@@ -9,8 +9,9 @@ import org.apache.rocketmq.common.message.MessageExt;
 
 /**
  * A push consumer that prints each message: queue, offset, attempts before, body, name of its broker. Out of order it rejects
- * messages whose body begins with `rejected`, once each. It stops in order when it is terminated. Arguments: nameserver,
- * topics (with commas between), group, `orderly` or `concurrent`, milliseconds that a message takes.
+ * messages whose body begins with `rejected`, once each. It signs as the user of `Credentials`, and stops in order when it is
+ * terminated. Arguments: nameserver, topics (with commas between), group, `orderly` or `concurrent`, milliseconds that a
+ * message takes.
  */
 public final class SteadyConsumer {
     private static final int ROUTES_MS = 500;
@@ -18,7 +19,7 @@ public final class SteadyConsumer {
 
     public static void main(String[] args) throws Exception {
         long pause = Long.parseLong(args[4]);
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(args[2]);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(args[2], Credentials.hook());
         consumer.setNamesrvAddr(args[0]);
         consumer.setPollNameServerInterval(ROUTES_MS);
         consumer.setHeartbeatBrokerInterval(ROUTES_MS);

@@ -6,15 +6,20 @@ import org.apache.rocketmq.common.message.Message;
 
 /**
  * Sends one message after another, and prints for each when it was acknowledged, or why it was not. Arguments: nameserver,
- * milliseconds between two messages.
+ * milliseconds between two messages. With a third argument, a timeout in milliseconds, it sends each message once only, so
+ * that no failure is hidden. It signs as the user of `Credentials`.
  */
 public class SteadyProducer {
     public static void main(String[] args) throws Exception {
         long pause = Long.parseLong(args[1]);
-        DefaultMQProducer producer = new DefaultMQProducer("steady");
+        DefaultMQProducer producer = new DefaultMQProducer("steady", Credentials.hook());
         producer.setNamesrvAddr(args[0]);
         producer.setPollNameServerInterval(100);
         producer.setSendMsgTimeout(1000);
+        if (args.length > 2) {
+            producer.setSendMsgTimeout(Integer.parseInt(args[2]));
+            producer.setRetryTimesWhenSendFailed(0);
+        }
         producer.start();
         System.out.println("started");
         for (int number = 0; ; number++) {
@@ -29,7 +34,9 @@ public class SteadyProducer {
                 }
                 Thread.sleep(pause);
             } catch (Exception error) {
-                System.out.println("failed " + number + " " + error.getClass().getSimpleName());
+                Throwable cause = error.getCause() == null ? error : error.getCause();
+                System.out.println("failed " + number + " " + error.getClass().getSimpleName() + " " + System.nanoTime() + " "
+                    + String.valueOf(cause.getMessage()).lines().findFirst().orElse(""));
                 Thread.sleep(Math.max(pause, 20));
             }
         }

@@ -11,6 +11,7 @@ import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.LockSupport;
+import org.apache.rocketmq.client.impl.MQClientAPIImpl;
 import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.TransactionListener;
@@ -96,7 +97,7 @@ final class TransactionScenarios {
     }
 
     private static TransactionMQProducer producer(Kit kit, String group, Transactions transactions) throws Exception {
-        TransactionMQProducer producer = new TransactionMQProducer(group);
+        TransactionMQProducer producer = new TransactionMQProducer(group, Access.application());
         producer.setNamesrvAddr(kit.clients.nameserver);
         producer.setInstanceName(kit.clients.instance());
         producer.setSendMsgTimeout(60_000);
@@ -230,9 +231,9 @@ final class TransactionScenarios {
             }
         }
         String id = ((org.apache.rocketmq.common.message.MessageClientExt) record).getOffsetMsgId();
-        kit.fact("resumed", instance.getMQClientAPIImpl().resumeCheckHalfMessage(address, DISCARD_TOPIC, id, 60_000));
-        kit.fact("resumed_nothing",
-            instance.getMQClientAPIImpl().resumeCheckHalfMessage(address, DISCARD_TOPIC, "nonsense", 60_000));
+        MQClientAPIImpl admin = kit.admin().getDefaultMQAdminExtImpl().getMqClientInstance().getMQClientAPIImpl();
+        kit.fact("resumed", admin.resumeCheckHalfMessage(address, DISCARD_TOPIC, id, 60_000));
+        kit.fact("resumed_nothing", admin.resumeCheckHalfMessage(address, DISCARD_TOPIC, "nonsense", 60_000));
         kit.fact("stored", Kit.describe(kit.drain(kit.topic(), 1)));
         kit.fact("checks_after", transactions.checksOf("unknown"));
     }
