@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from epochmq_operator.pod_rendering import component_name
+from epochmq_operator.pods import Component
 from epochmq_operator.status_model import BrokerGroupStatus, ReplicaStatus, StatusReport
 from epochmq_protocol.errors import EpochMQError
 
@@ -37,6 +39,17 @@ def find_group(status: StatusReport, name: str) -> BrokerGroupStatus:
             f"broker group {name} does not run in {status.state}; running groups: {running}"
         )
     return group
+
+
+def named_controller(name: str) -> tuple[str, str]:
+    """The ControllerGroup and the pod of the name GROUP/CONTROLLER, where CONTROLLER is the name or the
+    ordinal of a pod. ReplicaControlError for another form."""
+    group, _, controller = name.partition("/")
+    pods = component_name(group, Component.CONTROLLER)
+    ordinal = controller.removeprefix(f"{pods}-")
+    if not group or not (ordinal.isascii() and ordinal.isdecimal()):
+        raise ReplicaControlError(f"{name}: expected GROUP/CONTROLLER, such as orders/0 or orders/{pods}-0")
+    return group, f"{pods}-{int(ordinal)}"
 
 
 def find_replica(status: StatusReport, name: str) -> tuple[BrokerGroupStatus, ReplicaStatus]:

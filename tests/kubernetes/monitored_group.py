@@ -143,6 +143,11 @@ class MonitoredGroup:
                 "verdict": "healthy",
                 "history": [{"number": 1, "verdict": "healthy", "finished": "2027-01-15T08:00:00Z"}],
             },
+            "BrokerGroupBackup": {
+                "lastSuccess": "2027-01-15T08:00:00Z",
+                "bytes": 5000,
+                "history": [{"number": 1, "backup": "20270115T080000Z-0a1b2c"}],
+            },
         }
     )
 
@@ -198,6 +203,7 @@ class MonitoredGroup:
         metrics.collect_groups(lambda: self._resources("BrokerGroup", "ControllerGroup"))
         metrics.collect_entities(lambda: self._resources("Topic"))
         metrics.collect_audits(lambda: self._resources("BrokerGroupAudit"))
+        metrics.collect_backups(lambda: self._resources("BrokerGroupBackup"))
         async with (
             serve_metrics(metrics, HOST, 0, list, list) as port,
             aiohttp.ClientSession() as session,

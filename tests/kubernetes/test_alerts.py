@@ -173,6 +173,10 @@ def without_verdict(group: MonitoredGroup) -> None:
     group.change_status("BrokerGroupAudit", verdict="", history=[entry])
 
 
+def without_backup(group: MonitoredGroup) -> None:
+    group.change_status("BrokerGroupBackup", history=[{"number": 2, "backup": ""}])
+
+
 def full(group: MonitoredGroup) -> None:
     group.values["orders-broker-0"]["broker_disk_used_ratio"] = 0.86
 
@@ -290,6 +294,11 @@ CASES = {
         without_verdict,
         resource("", group="orders"),
         "The last audit of orders (trade/orders) has no verdict.",
+    ),
+    "EpochMQBackupFailed": AlertCase(
+        without_backup,
+        resource("", group="orders"),
+        "The last run of the backup of orders (trade/orders) has no backup.",
     ),
     "EpochMQCertificateFilesRejected": AlertCase(
         rejected_files,

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,6 +65,37 @@ def test_a_bucket_that_does_not_exist_is_named_without_credentials(server: S3Ser
     with pytest.raises(BackupError, match="no-such-bucket/x: cannot") as error:
         taking.take(open_storage(url), tmp_path / "store", lambda: cut, product="1")
     assert "secret" not in str(error.value)
+
+
+def test_the_program_of_a_pod_takes_its_credentials_from_the_environment(
+    server: S3Server, tmp_path: Path
+) -> None:
+    """As the keys of a Secret; the URL of a resource has none."""
+    url, cut, message = server.location("pod"), tmp_path / "cut", tmp_path / "message"
+    write_store(tmp_path / "store", log(MESSAGES))
+    cut.write_text(str(len(log(MESSAGES[:20]))))
+    words = {
+        "--url": url.replace("key:secret@", ""),
+        "--store": tmp_path / "store",
+        "--broker-name": "orders-a",
+        "--cluster": "DefaultCluster",
+        "--mode": "Controller",
+        "--replica": "orders-broker-0",
+        "--order": "uid/1",
+        "--ready": tmp_path / "ready",
+        "--cut": cut,
+        "--message": message,
+    }
+    command = [sys.executable, "-m", "epochmq_store.backups.pod_program"]
+    command += [str(word) for pair in words.items() for word in pair]
+    keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
+    done = subprocess.run(
+        command, env={**os.environ, **keys}, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    (taken,) = catalog.manifests(open_storage(url))
+    assert json.loads(message.read_text())["id"] == taken.id
+    assert (taken.order, taken.log_end) == ("uid/1", len(log(MESSAGES[:20])))
 
 
 @pytest.mark.soak  # six processes, twice, and a start of Spark

@@ -1,15 +1,18 @@
-"""Implements `helm test`: checks that the definitions are installed and reject invalid resources, and that an
-operator is active."""
+"""Implements `helm test`: checks that the definitions are installed and reject invalid resources, that an
+operator is active, and that it sees a new resource. The resource is a paused ControllerGroup, for which the
+operator writes nothing but a status; it is deleted at the end."""
 
 import json
 import os
 import sys
 import time
+import uuid
 
 from kubernetes import client, config
 
 GROUP, VERSION, PLURAL = "epochmq.io", "v1alpha1", "controllergroups"
 LEADER_WAIT_S = 60
+WATCH_WAIT_S = 60
 
 config.load_incluster_config()
 custom, leases = client.CustomObjectsApi(), client.CoordinationV1Api()
@@ -41,6 +44,29 @@ def an_operator_leads():
     return bool(spec.holder_identity) and time.time() - spec.renew_time.timestamp() < 60
 
 
+def sees_a_new_resource():
+    """Whether the operator writes the status of a resource that is new. With a watch that has ended it would
+    hold the Lease and see nothing."""
+    name = f"epochmq-test-{uuid.uuid4().hex[:8]}"
+    body = {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": "ControllerGroup",
+        "metadata": {"name": name},
+        "spec": {"replicas": 1, "paused": True},
+    }
+    custom.create_namespaced_custom_object(GROUP, VERSION, namespace, PLURAL, body)
+    try:
+        deadline = time.monotonic() + WATCH_WAIT_S
+        while time.monotonic() < deadline:
+            found = custom.get_namespaced_custom_object(GROUP, VERSION, namespace, PLURAL, name)
+            if (found.get("status") or {}).get("observedGeneration"):
+                return True
+            time.sleep(1)
+        return False
+    finally:
+        custom.delete_namespaced_custom_object(GROUP, VERSION, namespace, PLURAL, name)
+
+
 for kind in ("brokergroups", PLURAL):
     found = custom.list_namespaced_custom_object(GROUP, VERSION, namespace, kind)["items"]
     print(f"{kind} in {namespace}: {len(found)}")
@@ -52,3 +78,9 @@ while not an_operator_leads():
         sys.exit(f"no operator holds the Lease {os.environ['LEASE']}: see the operators' logs")
     time.sleep(1)
 print("an operator is active")
+if not sees_a_new_resource():
+    sys.exit(
+        f"an operator is active, but has not seen a new ControllerGroup in {namespace} within "
+        f"{WATCH_WAIT_S} s: its watch has ended; see its log, and delete its pod"
+    )
+print("the operator sees new resources")

@@ -33,12 +33,25 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- .Values.image.tag | default .Chart.AppVersion -}}
 {{- end -}}
 
+{{/* The registry, with a slash; empty for the default one of the nodes. */}}
+{{- define "epochmq.registry" -}}
+{{- with .Values.image.registry -}}
+{{- printf "%s/" (trimSuffix "/" .) -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "epochmq.image" -}}
 {{- with .Values.image.digest -}}
-{{- printf "%s@%s" $.Values.image.repository . -}}
+{{- printf "%s%s@%s" (include "epochmq.registry" $) $.Values.image.repository . -}}
 {{- else -}}
-{{- printf "%s:%s" .Values.image.repository (include "epochmq.tag" .) -}}
+{{- printf "%s%s:%s" (include "epochmq.registry" .) .Values.image.repository (include "epochmq.tag" .) -}}
 {{- end -}}
+{{- end -}}
+
+{{/* The image of the groups' pods of this name. One that the values name is whole: it has its own registry. */}}
+{{- define "epochmq.groupImage" -}}
+{{- $default := printf "%sepochmq/%s:%s" (include "epochmq.registry" .root) .name (include "epochmq.tag" .root) -}}
+{{- .given | default $default -}}
 {{- end -}}
 
 {{/* The namespaces that the operator manages, as JSON; empty for all. */}}
@@ -86,6 +99,22 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [""]
   resources: [pods]
   verbs: [create, patch]
+{{- end }}
+{{- if .Values.features.backups }}
+- apiGroups: [epochmq.io]
+  resources: [brokergroupbackups]
+  verbs: [get, list, watch]
+- apiGroups: [epochmq.io]
+  resources: [brokergroupbackups/status]
+  verbs: [patch]
+- apiGroups: [epochmq.io]
+  resources: [brokergroupbackups/finalizers]
+  verbs: [update]
+{{- if not .Values.features.audits }}
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [create, patch]
+{{- end }}
 {{- end }}
 {{- with include "epochmq.entities" . | fromJsonArray }}
 - apiGroups: [epochmq.io]

@@ -22,20 +22,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from pydantic import ValidationError
-
 from epochmq_operator.audits import audit_status, manifests
 from epochmq_operator.audits.cut import GroupCut, cut_of, reported_dledger_cut
 from epochmq_operator.audits.manifests import AuditRunNames, AuditSettings, ObservedVolume
-from epochmq_operator.audits.runs import (
-    AuditRun,
-    RunOutcome,
-    history_of,
-    outcome_of,
-    why_it_ended,
-)
+from epochmq_operator.audits.runs import RunOutcome, outcome_of
 from epochmq_operator.manifests.names import GROUP_LABEL, KIND_LABEL
-from epochmq_operator.plans.conditions import seconds_of, timestamp
+from epochmq_operator.plans.conditions import seconds_of
 from epochmq_operator.plans.effects import (
     Apply,
     CreateEvent,
@@ -49,7 +41,6 @@ from epochmq_operator.plans.objects import (
     Manifest,
     Owner,
     Ref,
-    annotation,
     is_deleting,
     metadata,
     status_of,
@@ -57,9 +48,20 @@ from epochmq_operator.plans.objects import (
 )
 from epochmq_operator.plans.observed_state import ObservedState, observed_pod
 from epochmq_operator.plans.reported_states import ReportedState
+from epochmq_operator.plans.scheduled_runs import (
+    RunSchedule,
+    RunStatuses,
+    ScheduledRun,
+    between_runs,
+    history_of,
+    invalid,
+    is_owned,
+    why_it_ended,
+)
 from epochmq_operator.pod_rendering import broker_pod_name
-from epochmq_operator.resources import GroupMode, cron
+from epochmq_operator.resources import GroupMode
 from epochmq_operator.resources.audit import AUDIT_KIND, BrokerGroupAudit
+from epochmq_operator.resources.documents import model_of
 
 AUDIT_NOW = "epochmq.io/audit-now"
 """The annotation that starts an audit: it starts when the value differs from that of the last start."""
@@ -86,23 +88,13 @@ class ObservedAudit:
     later: Mapping[str, ReportedState] = field(default_factory=dict)
 
 
-def model_of(resource: Manifest) -> BrokerGroupAudit | str:
-    """The resource as the operator's model, or what is invalid."""
-    shaped = {key: resource[key] for key in ("apiVersion", "kind", "metadata", "spec") if key in resource}
-    try:
-        return BrokerGroupAudit.model_validate(shaped)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-
-
 def wants_cut(observed: ObservedState) -> bool:
     """Whether this reconciliation needs the replicas' states and epoch files."""
-    run = AuditRun.of(status_of(observed.resource))
+    run = ScheduledRun.of(status_of(observed.resource))
     if run is None or is_deleting(observed.resource):
         return False
     names = AuditRunNames(str(metadata(observed.resource).get("name")), run.number)
-    return not _is_mine(observed, observed.object("ConfigMap", names.job))
+    return not is_owned(observed, observed.object("ConfigMap", names.job))
 
 
 def reconcile(settings: AuditSettings, observed_audit: ObservedAudit, now: float) -> ReconciliationResult:
@@ -110,10 +102,10 @@ def reconcile(settings: AuditSettings, observed_audit: ObservedAudit, now: float
     observed = observed_audit.observed
     if is_deleting(observed.resource):
         return ReconciliationResult((), LATER_S)  # the garbage collector deletes all that it owns
-    audit = model_of(observed.resource)
+    audit = model_of(BrokerGroupAudit, observed.resource)
     if isinstance(audit, str):
-        return audit_status.invalid(observed.resource, audit, now, LATER_S)
-    run = AuditRun.of(status_of(observed.resource))
+        return invalid(observed.resource, audit, now, LATER_S)
+    run = ScheduledRun.of(status_of(observed.resource))
     if run is None:
         return _between(audit, observed, now)
     names = AuditRunNames(audit.name, run.number)
@@ -137,52 +129,31 @@ def reconcile(settings: AuditSettings, observed_audit: ObservedAudit, now: float
 # Between runs
 
 
-def due(audit: BrokerGroupAudit, resource: Manifest, now: float) -> str:
-    """The trigger of a run that is due now; empty: none is due. Triggers that were missed, while another run
-    or no operator was running, start one run at most."""
-    if audit.spec.suspend:
-        return ""
-    history = history_of(status_of(resource))
-    asked = annotation(resource, AUDIT_NOW)
-    if asked and asked != status_of(resource).get("askedFor"):
-        return f"asked {asked}"
-    if audit.spec.schedule is None:
-        return "" if history else "once"
-    began = seconds_of(metadata(resource).get("creationTimestamp")) or now
-    latest = seconds_of(history[0].get("finished")) if history else None
-    after = max(began, latest or 0.0)
-    found = cron.parse_schedule(audit.spec.schedule).last_between(after, now)
-    return "" if found is None else timestamp(found)
-
-
-def next_due(audit: BrokerGroupAudit, now: float) -> str:
-    """The next time of the schedule; empty without one."""
-    if audit.spec.schedule is None or audit.spec.suspend:
-        return ""
-    found = cron.parse_schedule(audit.spec.schedule).next_after(now)
-    return "" if found is None else timestamp(found)
+def schedule_of(audit: BrokerGroupAudit) -> RunSchedule:
+    """When the audit runs."""
+    return RunSchedule(audit.spec.schedule, audit.spec.suspend, AUDIT_NOW)
 
 
 def _between(audit: BrokerGroupAudit, observed: ObservedState, now: float) -> ReconciliationResult:
     """Between runs: deletes what former runs left, and then starts a run if one is due."""
-    effects: list[Effect] = list(_leftovers(observed, audit, None))
-    status = status_of(observed.resource)
-    trigger = due(audit, observed.resource, now) if not effects else ""
-    if trigger:
-        history = history_of(status)
-        number = max([0, *(one["number"] for one in history)]) + 1
-        run = AuditRun(number, timestamp(now), trigger, "cut", "")
-        begun = audit_status.running(audit, observed.resource, run, "", now)
-        if trigger.startswith("asked "):
-            begun["askedFor"] = trigger.removeprefix("asked ")
-        return ReconciliationResult((PatchStatus(begun),), 0.0)
-    idle = audit_status.idle(audit, observed.resource, next_due(audit, now), now)
-    if idle != status:
-        effects.insert(0, PatchStatus(idle))
-    return ReconciliationResult(tuple(effects), LATER_S)
+    statuses = RunStatuses(
+        lambda run: audit_status.running(audit, observed.resource, run, "", now),
+        lambda next_run: audit_status.idle(audit, observed.resource, next_run, now),
+    )
+    return between_runs(
+        observed.resource,
+        schedule_of(audit),
+        statuses,
+        _leftovers(observed, audit, None),
+        first_step="cut",
+        now=now,
+        requeue_after_s=LATER_S,
+    )
 
 
-def _leftovers(observed: ObservedState, audit: BrokerGroupAudit, run: AuditRun | None) -> Iterator[Delete]:
+def _leftovers(
+    observed: ObservedState, audit: BrokerGroupAudit, run: ScheduledRun | None
+) -> Iterator[Delete]:
     """Deletions of objects of ended runs, but not of the reports in the history."""
     kept = {str(one.get("report")) for one in history_of(status_of(observed.resource))}
     if run is not None:
@@ -205,7 +176,7 @@ def _leftovers(observed: ObservedState, audit: BrokerGroupAudit, run: AuditRun |
 
 # A run
 
-RunProgress = tuple[AuditRun, tuple[Effect, ...], RunOutcome | None]
+RunProgress = tuple[ScheduledRun, tuple[Effect, ...], RunOutcome | None]
 
 
 def _advance(
@@ -213,7 +184,7 @@ def _advance(
     observed_audit: ObservedAudit,
     audit: BrokerGroupAudit,
     names: AuditRunNames,
-    run: AuditRun,
+    run: ScheduledRun,
     now: float,
 ) -> RunProgress:
     """The run's present step, the effects, and the outcome if the run has ended."""
@@ -221,7 +192,7 @@ def _advance(
     owner = Owner(AUDIT_KIND, audit.name, str(metadata(observed.resource).get("uid", "")))
     left_s = (seconds_of(run.started) or now) + audit.spec.timeout_seconds - now
     driver = observed.object("Pod", names.driver)
-    if _is_mine(observed, driver) and (outcome := outcome_of(driver or {})) is not None:
+    if is_owned(observed, driver) and (outcome := outcome_of(driver or {})) is not None:
         return run, (), outcome
     if left_s <= 0:
         what = f"not finished within {audit.spec.timeout_seconds} s: {run.step}: {run.message}"
@@ -230,7 +201,7 @@ def _advance(
         what = "no image: set spec.image, or the operator's auditImage"
         return run, (), RunOutcome(reason="NoImage", message=what)
     group = observed.object("BrokerGroup", audit.spec.broker_group)
-    if not _is_mine(observed, observed.object("ConfigMap", names.job)):
+    if not is_owned(observed, observed.object("ConfigMap", names.job)):
         return _cut(settings, observed_audit, audit, names, run, group, owner)
     if driver is None:
         volumes = dict(_volumes(observed, audit, group))
@@ -239,14 +210,6 @@ def _advance(
             return run, (), RunOutcome(reason="NoVolume", message=what)
         return _readers(settings, observed, audit, names, run, group, volumes, owner, now, left_s)
     return _audit(observed, run, driver, now)
-
-
-def _is_mine(observed: ObservedState, found: Manifest | None) -> bool:
-    """Whether the object exists and is owned by this audit."""
-    if found is None or is_deleting(found):
-        return False
-    owners = metadata(found).get("ownerReferences") or ()
-    return any(one.get("uid") == metadata(observed.resource).get("uid") for one in owners)
 
 
 def broker_pods_of(group: Manifest) -> tuple[str, ...]:
@@ -266,7 +229,7 @@ def _cut(
     observed_audit: ObservedAudit,
     audit: BrokerGroupAudit,
     names: AuditRunNames,
-    run: AuditRun,
+    run: ScheduledRun,
     group: Manifest | None,
     owner: Owner,
 ) -> RunProgress:
@@ -316,7 +279,7 @@ def _readers(
     observed: ObservedState,
     audit: BrokerGroupAudit,
     names: AuditRunNames,
-    run: AuditRun,
+    run: ScheduledRun,
     group: Manifest | None,
     volumes: Mapping[int, ObservedVolume],
     owner: Owner,
@@ -372,7 +335,7 @@ def _since_cut_s(observed: ObservedState, names: AuditRunNames, now: float) -> f
     return _age_s(observed.object("ConfigMap", names.job) or {}, now)
 
 
-def _audit(observed: ObservedState, run: AuditRun, pod: Manifest, now: float) -> RunProgress:
+def _audit(observed: ObservedState, run: ScheduledRun, pod: Manifest, now: float) -> RunProgress:
     found = observed_pod(pod)
     if found.stuck and _age_s(pod, now) > STUCK_S:
         return run, (), RunOutcome(reason="PodStuck", message=f"{found.name} {found.unready_reason}")
@@ -384,13 +347,13 @@ def _ended(
     audit: BrokerGroupAudit,
     observed: ObservedState,
     names: AuditRunNames,
-    run: AuditRun,
+    run: ScheduledRun,
     outcome: RunOutcome,
     now: float,
 ) -> ReconciliationResult:
     """Records the outcome. The following reconciliations delete the run's objects."""
     status = audit_status.ended(
-        audit, observed.resource, run, outcome, names.report, next_due(audit, now), now
+        audit, observed.resource, run, outcome, names.report, schedule_of(audit).next_due(now), now
     )
     if outcome.verdict:
         bad = outcome.verdict != "healthy"
@@ -406,7 +369,7 @@ def _ended(
     return ReconciliationResult((event, PatchStatus(status)), 0.0)
 
 
-def _key(observed: ObservedState, run: AuditRun, what: str) -> str:
+def _key(observed: ObservedState, run: ScheduledRun, what: str) -> str:
     return "/".join((str(metadata(observed.resource).get("uid", "")), str(run.number), what))
 
 

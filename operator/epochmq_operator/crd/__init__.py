@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from epochmq_operator.crd.audit import AUDIT, audit_definition
+from epochmq_operator.crd.backup import BACKUP
 from epochmq_operator.crd.definition import definition
 from epochmq_operator.crd.entity_kinds import ENTITIES
 from epochmq_operator.crd.reference import reference
@@ -15,7 +16,7 @@ from epochmq_operator.crd.simple_kind import definition_of, reference_of
 from epochmq_operator.crd.text import to_yaml
 from epochmq_operator.resources import KINDS
 
-SIMPLE_KINDS = (AUDIT, *ENTITIES.values())
+SIMPLE_KINDS = (AUDIT, BACKUP, *ENTITIES.values())
 
 
 def all_definitions() -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Generates the definition and the reference of a kind that is no group: an audit, a topic or a user."""
+"""Generates the definition and the reference of a kind that is no group, such as an audit or a topic."""
 
 # pure: data in, data and text out.
 

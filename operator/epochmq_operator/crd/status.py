@@ -82,6 +82,15 @@ _FOUNDERS: dict[str, Any] = {
     "members; 0 when the Raft log names them.",
     "type": "integer",
 }
+_REPLACEMENT: dict[str, Any] = {
+    "description": "The last order to give a replica or a controller a new volume; absent without one.",
+    "type": "object",
+    "properties": {
+        "order": {"description": "Value of the annotation.", "type": "string"},
+        "state": {"description": "`Replacing`, `Replaced` or `Refused`.", "type": "string"},
+        "message": {"description": "What it waits for, or why it is refused.", "type": "string"},
+    },
+}
 _OF_BROKERS: dict[str, Any] = {
     "master": {"description": "Pod of the master; empty without one.", "type": "string"},
     "masterEpoch": {"description": "Epoch of the master.", "type": "integer", "format": "int64"},
@@ -106,15 +115,7 @@ _OF_BROKERS: dict[str, Any] = {
         "description": "`Hibernating`, `Hibernated` or `Resuming`; absent while the group is in use.",
         "type": "string",
     },
-    "replacement": {
-        "description": "The last order to give a replica a new volume; absent without one.",
-        "type": "object",
-        "properties": {
-            "order": {"description": "Value of the annotation.", "type": "string"},
-            "state": {"description": "`Replacing`, `Replaced` or `Refused`.", "type": "string"},
-            "message": {"description": "What it waits for, or why it is refused.", "type": "string"},
-        },
-    },
+    "replacement": _REPLACEMENT,
     "reloads": {
         "description": "The configuration that pods got without a restart; absent if all started with it.",
         "type": "object",
@@ -162,6 +163,7 @@ _OF_CONTROLLERS: dict[str, Any] = {
     "leader": {"description": "Pod of the leading controller; empty without one.", "type": "string"},
     "term": {"description": "Term of the leader.", "type": "integer", "format": "int64"},
     "founders": _FOUNDERS,
+    "replacement": _REPLACEMENT,
     "brokerGroups": {
         "description": "BrokerGroups that name these controllers.",
         "type": "array",

@@ -21,8 +21,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from pydantic import ValidationError
-
 from epochmq_operator.entities.broker_changes import BrokerUser, Changes, FoundEntity, RemoveTopic, RemoveUser
 from epochmq_operator.entities.entity_status import EntityRecord, GroupRecord, GroupState
 from epochmq_operator.entities.masters import Problem
@@ -38,6 +36,7 @@ from epochmq_operator.plans.effects import (
     SetFinalizers,
 )
 from epochmq_operator.plans.objects import Manifest, digest, is_deleting, metadata, spec_of, status_of
+from epochmq_operator.resources import documents
 from epochmq_operator.resources.entities import ENTITY_KINDS, USER_KIND, DeletionPolicy, Entity, TopicResource
 from epochmq_protocol.topics import TopicConfig
 
@@ -51,12 +50,7 @@ NAMING_FIELDS = ("topicName", "username", "brokerGroups", "deletionPolicy")
 
 def model_of(resource: Manifest) -> Entity | str:
     """The resource as the operator's model, or what is invalid."""
-    shaped = {key: resource[key] for key in ("apiVersion", "kind", "metadata", "spec") if key in resource}
-    try:
-        return ENTITY_KINDS[str(resource.get("kind"))].model_validate(shaped)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return documents.model_of(ENTITY_KINDS[str(resource.get("kind"))], resource)
 
 
 def entity_of(resource: Manifest) -> Entity | str:

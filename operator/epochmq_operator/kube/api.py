@@ -32,6 +32,7 @@ PATHS: Mapping[str, tuple[str, str]] = {
     "BrokerGroup": (GROUP_VERSION, "brokergroups"),
     "ControllerGroup": (GROUP_VERSION, "controllergroups"),
     "BrokerGroupAudit": (GROUP_VERSION, "brokergroupaudits"),
+    "BrokerGroupBackup": (GROUP_VERSION, "brokergroupbackups"),
     "Topic": (GROUP_VERSION, "topics"),
     "User": (GROUP_VERSION, "users"),
     "Pod": ("v1", "pods"),

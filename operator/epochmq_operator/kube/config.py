@@ -11,11 +11,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from epochmq_operator.audits.manifests import AuditSettings
+from epochmq_operator.backups.backup_pod import BackupSettings
 from epochmq_operator.manifests import ManifestSettings
 from epochmq_operator.manifests.settings import USER_ID
 from epochmq_operator.plans.update_limit import PARALLEL_UPDATES
 from epochmq_operator.resources import KINDS
 from epochmq_operator.resources.audit import AUDIT_KIND
+from epochmq_operator.resources.backup import BACKUP_KIND
 from epochmq_operator.resources.entities import TOPIC_KIND, USER_KIND
 from epochmq_protocol.errors import ConfigError
 
@@ -36,7 +38,10 @@ class OperatorConfig(BaseModel):
     broker_image: Annotated[str | None, Field(description="The same for brokers only.")] = None
     controller_image: Annotated[str | None, Field(description="The same for controllers only.")] = None
     audit_image: Annotated[
-        str | None, Field(description="Image of audits that name none. Without it every audit must name one.")
+        str | None,
+        Field(
+            description="Image of audits and backups that name none. Without it each of them must name one."
+        ),
     ] = None
     image_pull_secrets: Annotated[list[str], Field(description="Secrets for pulling images.")] = []
     network_policies: Annotated[bool, Field(description="Whether groups get NetworkPolicies.")] = True
@@ -65,6 +70,7 @@ class OperatorConfig(BaseModel):
         Field(description="User and group of pods; `assigned`: the cluster assigns them."),
     ] = USER_ID
     audits: Annotated[bool, Field(description="Whether BrokerGroupAudits are served.")] = True
+    backups: Annotated[bool, Field(description="Whether BrokerGroupBackups are served.")] = True
     topics: Annotated[bool, Field(description="Whether Topics are served.")] = True
     users: Annotated[bool, Field(description="Whether Users are served.")] = True
     workers: Annotated[
@@ -90,7 +96,12 @@ class OperatorConfig(BaseModel):
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of resources that the operator serves, groups first."""
-        optional = {AUDIT_KIND: self.audits, TOPIC_KIND: self.topics, USER_KIND: self.users}
+        optional = {
+            AUDIT_KIND: self.audits,
+            BACKUP_KIND: self.backups,
+            TOPIC_KIND: self.topics,
+            USER_KIND: self.users,
+        }
         return (*KINDS, *(kind for kind, served in optional.items() if served))
 
     def audit_settings(self) -> AuditSettings:
@@ -98,6 +109,10 @@ class OperatorConfig(BaseModel):
         return AuditSettings(
             self.audit_image, tuple(self.image_pull_secrets), self.network_policies, self._pod_user
         )
+
+    def backup_settings(self) -> BackupSettings:
+        """The settings for backups."""
+        return BackupSettings(self.audit_image, tuple(self.image_pull_secrets), self._pod_user)
 
     @property
     def _pod_user(self) -> int | None:

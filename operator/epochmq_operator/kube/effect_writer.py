@@ -26,6 +26,7 @@ from epochmq_operator.plans.effects import (
     PatchStatus,
     ReloadConfiguration,
     RemoveAnnotation,
+    SetAnnotation,
     SetFinalizers,
 )
 from epochmq_operator.plans.objects import Manifest, Ref, digest, is_deleting, metadata, ref_of, spec_of
@@ -46,6 +47,7 @@ METRIC_LABELS: Mapping[type[Effect], str] = {
     Delete: "Delete",
     SetFinalizers: "SetFinalizers",
     RemoveAnnotation: "RemoveAnnotation",
+    SetAnnotation: "SetAnnotation",
     PatchStatus: "PatchStatus",
     CreateEvent: "Emit",
     ReloadConfiguration: "ReloadConfiguration",
@@ -114,6 +116,9 @@ class EffectWriter:
                 answer = await self._api.remove_annotation(ref, effect.key, effect.value)
                 if answer is not None:
                     self._cache.put(answer)
+            case SetAnnotation():
+                version = effect.resource_version
+                self._cache.put(await self._api.annotate(effect.ref, version, effect.key, effect.value))
             case PatchStatus():
                 version = str(metadata(resource).get("resourceVersion", ""))
                 resource = await self._api.put_status(ref, version, effect.status)

@@ -1,4 +1,4 @@
-"""Watches groups, audits, topics and users by kopf, on a thread of its own.
+"""Watches groups, audits, backups, topics and users by kopf, on a thread of its own.
 
 Every event of a resource goes into the cache, which wakes the resource's worker. Event handlers alone make
 kopf write nothing to a resource: no annotations, no finalizers, no progress.
@@ -30,10 +30,11 @@ from epochmq_operator.kube.object_cache import ObjectCache, has_gone_back
 from epochmq_operator.kube.watch_states import Watched, WatchStates
 from epochmq_operator.resources import API_VERSION, KINDS
 from epochmq_operator.resources.audit import AUDIT_KIND
+from epochmq_operator.resources.backup import BACKUP_KIND
 from epochmq_operator.resources.entities import ENTITY_KINDS
 from epochmq_protocol.errors import EpochMQError
 
-WATCHED_KINDS = (*KINDS, AUDIT_KIND, *ENTITY_KINDS)
+WATCHED_KINDS = (*KINDS, AUDIT_KIND, BACKUP_KIND, *ENTITY_KINDS)
 LOOK_AGAIN_S = 5.0
 """The time between two requests for the kinds that are defined."""
 PROBE_S = 15.0

@@ -15,6 +15,7 @@ import structlog
 from epochmq_operator.entities.entity_reconciliation import ENTITY_FINALIZER
 from epochmq_operator.kube.api import Api, ApiError
 from epochmq_operator.kube.audit_reconciler import AuditReconciler
+from epochmq_operator.kube.backup_reconciler import BackupReconciler
 from epochmq_operator.kube.broker_client import BrokerClient
 from epochmq_operator.kube.config import OperatorConfig, load_config
 from epochmq_operator.kube.connection import ClusterConnection, NoClusterError, from_kubeconfig, in_cluster
@@ -42,6 +43,7 @@ from epochmq_operator.plans.objects import FINALIZER, Manifest, Ref, ref_of
 from epochmq_operator.plans.renderer import Renderer
 from epochmq_operator.resources import KINDS
 from epochmq_operator.resources.audit import AUDIT_KIND
+from epochmq_operator.resources.backup import BACKUP_KIND
 from epochmq_operator.resources.entities import ENTITY_KINDS
 
 SELECTOR = f"{MANAGED_BY}={MANAGER}"
@@ -147,6 +149,8 @@ async def operate(config: OperatorConfig, connection: ClusterConnection) -> None
         reconcilers: list[Reconciler] = [GroupReconciler(renderer, dependencies, config.parallel_updates)]
         if config.audits:
             reconcilers.append(AuditReconciler(config.audit_settings(), dependencies))
+        if config.backups:
+            reconcilers.append(BackupReconciler(config.backup_settings(), dependencies))
         entities = [kind for kind in config.kinds if kind in ENTITY_KINDS]
         if entities:
             broker_client = BrokerClient()
@@ -154,7 +158,8 @@ async def operate(config: OperatorConfig, connection: ClusterConnection) -> None
             reconcilers.append(EntityReconciler(entities, broker_client, dependencies))
             metrics.collect_entities(lambda: [found for kind in entities for found in cache.all(kind)])
         metrics.collect_audits(lambda: cache.all(AUDIT_KIND))
-        served = (*KINDS, *ENTITY_KINDS, AUDIT_KIND)
+        metrics.collect_backups(lambda: cache.all(BACKUP_KIND))
+        served = (*KINDS, *ENTITY_KINDS, AUDIT_KIND, BACKUP_KIND)
         metrics.collect_conditions(lambda: [found for kind in served for found in cache.all(kind)])
         informers = [
             Informer(api, cache, kind, where, SELECTOR, states)

@@ -12,11 +12,11 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from epochmq_operator.audits.runs import history_of
 from epochmq_operator.entities.entity_status import EntityRecord
 from epochmq_operator.plans.conditions import seconds_of
 from epochmq_operator.plans.objects import Manifest, Ref, spec_of, status_of
 from epochmq_operator.plans.plan_steps import PlanState
+from epochmq_operator.plans.scheduled_runs import history_of
 
 RECONCILIATION_BUCKETS_S = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
 
@@ -67,6 +67,10 @@ class OperatorMetrics:
     def collect_entities(self, entities: Callable[[], Iterable[tuple[Ref, Manifest]]]) -> None:
         """Exports whether each topic and user is as desired."""
         self.registry.register(_EntityCollector(entities))
+
+    def collect_backups(self, backups: Callable[[], Iterable[tuple[Ref, Manifest]]]) -> None:
+        """Exports when each backup last succeeded, and whether the last run failed."""
+        self.registry.register(_BackupCollector(backups))
 
     def collect_audits(self, audits: Callable[[], Iterable[tuple[Ref, Manifest]]]) -> None:
         """Exports each audit's last verdict."""
@@ -167,6 +171,30 @@ class _AuditCollector(Collector):
                 if (ended := seconds_of(entry.get("finished"))) is not None:
                     finished.add_metric(names, ended)
         return [verdict, findings, finished, failed]
+
+
+class _BackupCollector(Collector):
+    def __init__(self, backups: Callable[[], Iterable[tuple[Ref, Manifest]]]) -> None:
+        self._backups = backups
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        labels = ["namespace", "name", "group"]
+        success = GaugeMetricFamily(
+            "epochmq_backup_success_timestamp_seconds",
+            "When the last run with a backup began: what came later is not in it",
+            labels=labels,
+        )
+        failed = GaugeMetricFamily("epochmq_backup_failed", "1 if the last run has no backup", labels=labels)
+        size = GaugeMetricFamily("epochmq_backup_bytes", "Size of the last backup", labels=labels)
+        for ref, found in self._backups():
+            status, names = status_of(found), [ref.namespace, ref.name]
+            names.append(str(spec_of(found).get("brokerGroup", "")))
+            if (began := seconds_of(status.get("lastSuccess"))) is not None:
+                success.add_metric(names, began)
+                size.add_metric(names, _number(status.get("bytes")))
+            for entry in history_of(status)[:1]:
+                failed.add_metric(names, 0 if entry.get("backup") else 1)
+        return [success, failed, size]
 
 
 class _GroupCollector(Collector):

@@ -1,5 +1,5 @@
-"""Orders a new volume for a lost replica, by the annotation that the operator acts on, and waits for the
-result."""
+"""Orders a new volume for a lost replica or controller, by the annotation that the operator acts on, and
+waits for the result."""
 
 from __future__ import annotations
 
@@ -23,13 +23,17 @@ POLL_S: Final = 0.5
 
 
 async def order_replacement(api: Api, group: Ref, pod: str, timeout_s: float, *, fewer: bool) -> None:
-    """Orders a new volume for the replica in `pod` of a BrokerGroup, and returns when it has one. `fewer`:
-    also if fewer others have every acknowledged message than an acknowledgement needs. ReplicaControlError if
-    the operator refuses the order, or has not carried it out within the time."""
-    stateful_set = await api.get(
-        object_path(Ref("StatefulSet", group.namespace, component_name(group.name, Component.BROKER)))
+    """Orders a new volume for the replica in `pod` of a BrokerGroup, or for the controller of a
+    ControllerGroup, and returns when it has one. `fewer`: also if fewer others have every acknowledged
+    message than an acknowledgement needs. ReplicaControlError if the operator refuses the order, or has not
+    carried it out within the time."""
+    component = Component.BROKER if group.kind == "BrokerGroup" else Component.CONTROLLER
+    name = component_name(group.name, component)
+    stateful_set = await _existing(
+        api, Ref("StatefulSet", group.namespace, name), f"{group} has no {component}s in this namespace"
     )
-    claim = await _claim(api, Ref("PersistentVolumeClaim", group.namespace, claim_of(stateful_set, pod)))
+    claim_ref = Ref("PersistentVolumeClaim", group.namespace, claim_of(stateful_set, pod))
+    claim = await _existing(api, claim_ref, "Kubernetes makes it with its pod")
     order = str(ReplacementOrder(pod, str(metadata(claim)["uid"]), accepts_fewer=fewer))
     found = await api.get(object_path(group))
     present = annotation(found, REPLACE_REPLICA)
@@ -48,13 +52,13 @@ async def order_replacement(api: Api, group: Ref, pod: str, timeout_s: float, *,
         raise ReplicaControlError(f"the operator {result.get('message')}")
 
 
-async def _claim(api: Api, ref: Ref) -> dict[str, Any]:
+async def _existing(api: Api, ref: Ref, why: str) -> dict[str, Any]:
     try:
         return await api.get(object_path(ref))
     except ApiError as error:
         if error.status != 404:
             raise
-        raise ReplicaControlError(f"{ref} does not exist: Kubernetes makes it with its pod") from None
+        raise ReplicaControlError(f"{ref} does not exist: {why}") from None
 
 
 def _unfinished(group: Ref, pod: str, found: Manifest, order: str, timeout_s: float) -> str:
@@ -63,5 +67,5 @@ def _unfinished(group: Ref, pod: str, found: Manifest, order: str, timeout_s: fl
     why = result.get("message") if result.get("order") == order else "the operator has not read the order"
     return (
         f"{pod} has no new volume after {timeout_s:g} s: {why}; the order stays; to take it back: kubectl "
-        f"annotate brokergroup {group.name} --namespace {group.namespace} {REPLACE_REPLICA}-"
+        f"annotate {group.kind.lower()} {group.name} --namespace {group.namespace} {REPLACE_REPLICA}-"
     )

@@ -36,6 +36,8 @@ def _compare(desired: Any, observed: Any, path: str) -> Iterator[str]:
     if _is_nothing(desired) and _is_nothing(observed):
         return
     if isinstance(desired, Mapping) and isinstance(observed, Mapping):
+        if desired == observed:  # nearly always: no walk through the fields
+            return
         quantities = path.rpartition(".")[2] in QUANTITIES
         for name, wanted in desired.items():
             there = observed.get(name)
@@ -44,6 +46,8 @@ def _compare(desired: Any, observed: Any, path: str) -> Iterator[str]:
             yield from _compare(wanted, there, f"{path}.{name}" if path else name)
         return
     if isinstance(desired, list) and isinstance(observed, list):
+        if desired == observed:
+            return
         yield from _compare_lists(desired, observed, path)
         return
     if desired != observed or isinstance(desired, bool) != isinstance(observed, bool):

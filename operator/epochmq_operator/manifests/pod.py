@@ -26,7 +26,15 @@ from epochmq_operator.pods import (
     Pod,
     SidecarPlacement,
 )
-from epochmq_operator.resources import BrokerGroup, GroupResource, MemberMode, Spread
+from epochmq_operator.resources import (
+    BrokerGroup,
+    ControllerGroup,
+    GroupResource,
+    MemberMode,
+    PodFields,
+    ResourcesSpec,
+    Spread,
+)
 
 CONFIG_DIRECTORY = "/etc/epochmq"
 VOLUME_DIRECTORY = "/var/lib/epochmq"
@@ -114,12 +122,20 @@ def client_tls_files(group: GroupResource) -> dict[str, str]:
     return {key: f"{CLIENT_TLS_DIRECTORY}/{file}" for key, file in CLIENT_TLS_FILES.items()}
 
 
+def pod_fields(group: GroupResource, component: Component) -> PodFields:
+    """The fields that users set for the pods of a component."""
+    if component is Component.NAMESERVER and isinstance(group, ControllerGroup):
+        return group.spec.nameserver.pods or group.spec
+    return group.spec
+
+
 def pod_template(
     group: GroupResource, first: Pod, config_digest: str, settings: ManifestSettings
 ) -> JsonObject:
     """The template of all pods of a component, given the first of them and the digest of the component's
     configuration."""
     component = first.component
+    fields = pod_fields(group, component)
     containers = [_main_container(group, first, settings)]
     if first.sidecar is not None:
         containers.append(_sidecar_container(group, first, settings))
@@ -130,21 +146,22 @@ def pod_template(
         "terminationGracePeriodSeconds": GRACE_S[component],
         "securityContext": {
             **settings.pod_security,
-            **group.spec.pod.security_context.model_dump(by_alias=True, exclude_defaults=True),
+            **fields.pod.security_context.model_dump(by_alias=True, exclude_defaults=True),
         },
         "containers": containers,
         "volumes": _volumes(group, first, config_map_name(group.name, component, config_digest)),
         **_scheduling(group, component),
     }
-    if group.spec.pod.priority_class_name is not None:
-        spec["priorityClassName"] = group.spec.pod.priority_class_name
-    if settings.image_pull_secrets:
-        spec["imagePullSecrets"] = [{"name": name} for name in settings.image_pull_secrets]
+    if fields.pod.priority_class_name is not None:
+        spec["priorityClassName"] = fields.pod.priority_class_name
+    pull_secrets = dict.fromkeys((*settings.image_pull_secrets, *fields.pod.image_pull_secrets))
+    if pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in pull_secrets]
     return {
         "metadata": {
-            "labels": {**group.spec.pod_labels, **labels(group, component)},
+            "labels": {**fields.pod_labels, **labels(group, component)},
             "annotations": {
-                **group.spec.pod_annotations,
+                **fields.pod_annotations,
                 "kubectl.kubernetes.io/default-container": str(component),
                 CONFIG_HASH_ANNOTATION: config_digest,
                 **_members_annotation(group),
@@ -160,12 +177,13 @@ def _members_annotation(group: GroupResource) -> dict[str, str]:
 
 
 def _container(
-    name: str, args: tuple[str, ...], own_name: str, group: GroupResource, settings: ManifestSettings
+    name: str, args: tuple[str, ...], pod: Pod, group: GroupResource, settings: ManifestSettings
 ) -> JsonObject:
+    fields, own_name = pod_fields(group, pod.component), pod.name
     return {
         "name": name,
-        "image": group.spec.image or default_image(group, settings),
-        "imagePullPolicy": str(group.spec.image_pull_policy),
+        "image": fields.image or group.spec.image or default_image(group, settings),
+        "imagePullPolicy": str(fields.image_pull_policy),
         "command": [COMMAND],
         "args": [arg.replace(f"/{own_name}.", f"/{OWN_NAME}.") for arg in args],
         "env": [{"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
@@ -183,18 +201,14 @@ def default_image(group: GroupResource, settings: ManifestSettings) -> str:
 
 
 def _main_container(group: GroupResource, pod: Pod, settings: ManifestSettings) -> JsonObject:
-    resources = group.spec.resources
+    fields = pod_fields(group, pod.component)
     auth = pod.component is Component.BROKER and auth_secret(group) is not None
     tls = group.spec.client_tls_secret is not None
     members = member_secret(group) is not None
     container = {
-        **_container(str(pod.component), pod.args, pod.name, group, settings),
+        **_container(str(pod.component), pod.args, pod, group, settings),
         "ports": [{"name": port.name, "containerPort": port.number} for port in pod.ports],
-        "resources": {
-            kind: {name: str(amount) for name, amount in sorted(amounts.items())}
-            for kind, amounts in (("requests", resources.requests), ("limits", resources.limits))
-            if amounts
-        },
+        "resources": _resources(fields.resources),
         "volumeMounts": [
             {"name": "config", "mountPath": CONFIG_DIRECTORY, "readOnly": True},
             *({"name": volume.name, "mountPath": volume.path} for volume in pod.volumes),
@@ -203,10 +217,11 @@ def _main_container(group: GroupResource, pod: Pod, settings: ManifestSettings) 
             *([{"name": "auth", "mountPath": AUTH_DIRECTORY, "readOnly": True}] if auth else []),
             *([{"name": "client-tls", "mountPath": CLIENT_TLS_DIRECTORY, "readOnly": True}] if tls else []),
             *([{"name": "members", "mountPath": MEMBERS_DIRECTORY, "readOnly": True}] if members else []),
+            *(one.model_dump(by_alias=True, exclude_defaults=True) for one in fields.pod.volume_mounts),
         ],
         **_probes(group, pod),
     }
-    container["env"] += [{"name": one.name, "value": one.value} for one in group.spec.pod.env]
+    container["env"] += [{"name": one.name, "value": one.value} for one in fields.pod.env]
     is_broker = pod.component is Component.BROKER
     if is_broker and isinstance(group, BrokerGroup) and not group.spec.external_services:
         _advertise_pod_address(container)
@@ -215,6 +230,15 @@ def _main_container(group: GroupResource, pod: Pod, settings: ManifestSettings) 
         command = [COMMAND, "admin-call", "--socket", ADMIN_SOCKET, *PRE_STOP_OPERATION[pod.component]]
         container["lifecycle"] = {"preStop": {"exec": {"command": command}}}
     return container
+
+
+def _resources(given: ResourcesSpec) -> JsonObject:
+    """The resources of a container."""
+    return {
+        kind: {name: str(amount) for name, amount in sorted(amounts.items())}
+        for kind, amounts in (("requests", given.requests), ("limits", given.limits))
+        if amounts
+    }
 
 
 def _advertise_pod_address(broker: JsonObject) -> None:
@@ -254,6 +278,7 @@ def _sidecar_container(group: GroupResource, pod: Pod, settings: ManifestSetting
     """The sidecar's container. Its own probes only check its port, because its responses are about the main
     process. It holds no data, so it is restarted soon when it hangs."""
     assert pod.sidecar is not None
+    resources = pod_fields(group, pod.component).pod.sidecar_resources
     listens = {"tcpSocket": {"port": ADMIN_PORT}}
     mounts: list[dict[str, Any]] = [
         {"name": "config", "mountPath": CONFIG_DIRECTORY, "readOnly": True},
@@ -263,9 +288,9 @@ def _sidecar_container(group: GroupResource, pod: Pod, settings: ManifestSetting
     if _secrets(group):
         mounts.append({"name": "admin-secrets", "mountPath": SECRETS_DIRECTORY, "readOnly": True})
     return {
-        **_container("admin", pod.sidecar.args, pod.name, group, settings),
+        **_container("admin", pod.sidecar.args, pod, group, settings),
         "ports": [{"name": _admin_port_name(group), "containerPort": pod.sidecar.port.number}],
-        "resources": {"requests": dict(SIDECAR_REQUESTS)},
+        "resources": {"requests": dict(SIDECAR_REQUESTS)} if resources is None else _resources(resources),
         "volumeMounts": mounts,
         "startupProbe": _probe(listens, START_PERIOD_S, SIDECAR_START_PROBES_MAX),
         "livenessProbe": {
@@ -305,7 +330,7 @@ def _volumes(group: GroupResource, pod: Pod, config_map: str) -> list[JsonObject
     if members is not None:
         source = {"secret": {"name": members, "items": [{"key": MEMBERS_FILE, "path": MEMBERS_FILE}]}}
         volumes.append({"name": "members", "projected": {"defaultMode": 0o440, "sources": [source]}})
-    return volumes
+    return [*volumes, *(one.source() for one in pod_fields(group, pod.component).pod.volumes)]
 
 
 def _with_affinity(own: JsonObject, more: JsonObject) -> JsonObject:
@@ -322,7 +347,7 @@ def _with_affinity(own: JsonObject, more: JsonObject) -> JsonObject:
 def _scheduling(group: GroupResource, component: Component) -> JsonObject:
     """Scheduling rules. They keep pods of one component of one group apart; pods of other groups do not
     count."""
-    spec, same = group.spec, {"matchLabels": component_selector(group, component)}
+    spec, same = pod_fields(group, component), {"matchLabels": component_selector(group, component)}
     scheduling: JsonObject = {}
     term = {"labelSelector": same, "topologyKey": "kubernetes.io/hostname"}
     if spec.host_spread is Spread.REQUIRED:
@@ -343,6 +368,15 @@ def _scheduling(group: GroupResource, component: Component) -> JsonObject:
                 "whenUnsatisfiable": "DoNotSchedule" if required else "ScheduleAnyway",
                 "labelSelector": same,
             }
+        ]
+    more = [
+        {**one.model_dump(by_alias=True), "labelSelector": same}
+        for one in spec.pod.topology_spread_constraints
+    ]
+    if more:
+        scheduling["topologySpreadConstraints"] = [
+            *scheduling.get("topologySpreadConstraints", ()),
+            *more,
         ]
     if spec.node_selector:
         scheduling["nodeSelector"] = dict(spec.node_selector)

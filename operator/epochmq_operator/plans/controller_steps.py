@@ -5,6 +5,8 @@
   claims of another number of controllers. A StatefulSet that a person scaled is scaled back: the number
   of controllers in a configuration is never that of the StatefulSet.
 - `ready`: all pods are ready, and one controller leads.
+- `replace-POD`: the controller has a new volume, by the rules in `controller_replacement`. Then it becomes a
+  member by the steps below.
 - `restart-POD`: the pod has the template of its StatefulSet, by the rules in `restarts`; separate
   nameservers come before controllers. A pod that is not ready comes before `ready`.
 - `add-POD`, `admit-POD`, `remove-POD`, `founders`, `members`: as many controllers run as the spec asks for,
@@ -37,6 +39,7 @@ from epochmq_operator.plans.common_steps import (
     waiting_update_step,
 )
 from epochmq_operator.plans.compared_objects import ComparedObjects, surplus
+from epochmq_operator.plans.controller_replacement import ControllerCopies
 from epochmq_operator.plans.member_modes import mode_of_controllers, rendered_mode
 from epochmq_operator.plans.objects import Manifest, Owner, metadata
 from epochmq_operator.plans.observed_state import (
@@ -56,6 +59,12 @@ from epochmq_operator.plans.quorum_members import (
 )
 from epochmq_operator.plans.reloads import with_unneeded_restarts
 from epochmq_operator.plans.renderer import ApplicableManifests, Renderer, applicable_manifests
+from epochmq_operator.plans.replica_replacement import (
+    LostReplica,
+    ReplacementVerdict,
+    judge,
+    lost_replicas,
+)
 from epochmq_operator.plans.restarts import PodsByName, next_broken_pod, next_ready_pod, restart_step
 from epochmq_operator.plans.update_gate import UpdateGate
 from epochmq_operator.plans.volumes import ownership_step, urgent_volume_step, volume_steps
@@ -68,7 +77,9 @@ from epochmq_operator.resources import ControllerGroup
 class ObservedControllerGroup:
     """A controller group and everything that its steps and its status are computed from. `group` has as many
     replicas as its target; `wanted` is the number in the spec; `others` are the pods of its other
-    StatefulSets. `rendered` are its manifests, `image` is the image of its pods if the spec names none."""
+    StatefulSets. `rendered` are its manifests, `image` is the image of its pods if the spec names none.
+    `copies` are the controllers that have every committed entry, `lost` those that do not run although they
+    have a volume; `replacement` is the verdict on an order to replace one."""
 
     group: ControllerGroup
     wanted: int
@@ -80,6 +91,9 @@ class ObservedControllerGroup:
     others: tuple[tuple[str, tuple[ObservedPod | None, ...]], ...]
     quorum: ObservedQuorum
     members: QuorumMembers
+    copies: ControllerCopies
+    lost: tuple[LostReplica, ...]
+    replacement: ReplacementVerdict | None
 
     @property
     def manifests(self) -> tuple[Manifest, ...]:
@@ -153,7 +167,9 @@ def observed_controller_group(
         observed, rendered.reload_targets.get(name), pods_of_set(observed, name, count)
     )
     quorum = observed_quorum(observed, tuple(f"{name}-{n}" for n in range(count)))
-    namespace = observed.namespace
+    members = QuorumMembers(CONTROLLERS, group.name, observed.namespace, spec_replicas, number, pods, quorum)
+    copies = ControllerCopies.of(observed, members, created=created)
+    own = next(one for one in stateful_sets(rendered.manifests) if metadata(one).get("name") == name)
     others = tuple(
         (other, pods_of_set(observed, other, count_of(one) or 0))
         for one in rendered.manifests
@@ -169,7 +185,10 @@ def observed_controller_group(
         pods=pods,
         others=others,
         quorum=quorum,
-        members=QuorumMembers(CONTROLLERS, group.name, namespace, spec_replicas, number, pods, quorum),
+        members=members,
+        copies=copies,
+        lost=lost_replicas(observed, own, copies.pods),
+        replacement=judge(observed, own, copies),
     )
 
 
@@ -189,11 +208,16 @@ def controller_steps(
     storage = observed_group.group.spec.storage
     yield ownership_step(observed, sets, observed_group.owner, storage.retention)
     yield from urgent_volume_step(observed, sets, storage.size, observed_group.owner)
+    change = members.step(observed)
+    replacement = observed_group.replacement
+    if replacement is not None and replacement.step is not None:
+        if change is not None and change.kind is StepKind.FOUNDERS:
+            yield change  # The new controller must not start by the configuration of the founders.
+        yield replacement.step
     for set_name, pods in observed_group.restart_orders:
         broken = next_broken_pod(pods, observed_group.serves, _ready_names(pods))
         if broken is not None:
             yield restart_step(observed, set_name, broken, "")
-    change = members.step(observed)
     if change is not None and members.comes_first(change):
         yield change
     yield PlanStep(

@@ -54,6 +54,16 @@ class RemoveAnnotation:
 
 
 @dataclass(frozen=True, slots=True)
+class SetAnnotation:
+    """Sets an annotation of an object if it still has this resourceVersion."""
+
+    ref: Ref
+    resource_version: str
+    key: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
 class PatchStatus:
     """Replaces the whole status of the resource."""
 
@@ -99,6 +109,7 @@ Effect = (
     | Delete
     | SetFinalizers
     | RemoveAnnotation
+    | SetAnnotation
     | PatchStatus
     | CreateEvent
     | ReloadConfiguration

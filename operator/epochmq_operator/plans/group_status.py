@@ -27,7 +27,7 @@ from epochmq_operator.plans.progress_conditions import LISTED_MAX, STEP_DEADLINE
 from epochmq_operator.plans.quorum_members import FOUNDERS
 from epochmq_operator.plans.reloads import PodReload, ReloadTarget
 from epochmq_operator.plans.renderer import ADOPTED
-from epochmq_operator.plans.replica_replacement import REPLACEMENT
+from epochmq_operator.plans.replica_replacement import REPLACEMENT, LostReplica, RemainingCopies
 from epochmq_operator.quorum_steps import member_id
 from epochmq_operator.resources import ControllerGroup, MemberMode
 
@@ -225,16 +225,23 @@ def _with_loss(lines: list[str], copies: str, offer: str) -> list[str]:
 def _replacement_offer(observed_group: ObservedBrokerGroup, *, slow: bool) -> str:
     """The command that replaces the first lost replica, or why it must keep its volume; empty if none is
     lost. `slow`: the plan makes no progress, so a pod that is being deleted does not end."""
-    lost = next((one for one in observed_group.lost if slow or not one.ends), None)
-    copies = observed_group.copies
-    if lost is None or copies is None or observed_group.replacement is not None:
+    if observed_group.copies is None or observed_group.replacement is not None:
+        return ""
+    group = observed_group.group
+    command = f"epochmq replica replace {group.name}/{{}} --namespace {group.metadata.namespace}"
+    return _offer(observed_group.lost, observed_group.copies, command, slow=slow)
+
+
+def _offer(lost_pods: Iterable[LostReplica], copies: RemainingCopies, command: str, *, slow: bool) -> str:
+    """The command for the first lost pod, with its ordinal in place of `{}`, or why it must keep its
+    volume."""
+    lost = next((one for one in lost_pods if slow or not one.ends), None)
+    if lost is None:
         return ""
     impediment = copies.impediment(lost.pod, accepts_fewer=False)
     if impediment:
         return f"{lost} cannot be replaced now: {impediment}"
-    group, ordinal = observed_group.group, lost.pod.rpartition("-")[2]
-    command = f"epochmq replica replace {group.name}/{ordinal} --namespace {group.metadata.namespace}"
-    return f"if {lost} does not come back: {command}"
+    return f"if {lost} does not come back: {command.format(lost.pod.rpartition('-')[2])}"
 
 
 def _copies(observed_group: ObservedBrokerGroup) -> str:
@@ -380,15 +387,33 @@ def controller_conditions(
         )
     else:
         first = Condition(ConditionType.READY, False, "NotReady", listed(wrong))
-    ready_condition, *others = tool_conditions(first, progress, rejection, observed_group.idle_pods, now)
+    idle, reduced = observed_group.idle_pods, wrong
+    if idle and observed_group.created:
+        idle = _with_offer(idle, _controller_offer(observed_group, slow=True))
+        reduced = _with_offer(wrong, _controller_offer(observed_group, slow=False))
+    ready_condition, *others = tool_conditions(first, progress, rejection, idle, now)
     return [
         ready_condition,
         quorum,
         progressing(progress, observed_group.outdated),
-        degraded(progress, wrong, rejection, created=observed_group.created),
+        degraded(progress, reduced, rejection, created=observed_group.created),
         paused_condition(paused=progress.paused),
         *others,
     ]
+
+
+def _with_offer(lines: list[str], offer: str) -> list[str]:
+    """The first of these lines, and the offer if there is one."""
+    return [*lines[: LISTED_MAX - 1], offer] if offer else lines
+
+
+def _controller_offer(observed_group: ObservedControllerGroup, *, slow: bool) -> str:
+    """The command that replaces the first lost controller, or why it must keep its volume."""
+    group = observed_group.group
+    command = f"epochmq controllers replace {group.name}/{{}} --namespace {group.metadata.namespace}"
+    if observed_group.replacement is not None:
+        return ""
+    return _offer(observed_group.lost, observed_group.copies, command, slow=slow)
 
 
 def controller_status(
@@ -416,6 +441,7 @@ def controller_status(
         **kept,
         **_template_status(observed_group.image, observed_group.rendered.adopted),
         **_member_status(observed_group.group),
+        **({REPLACEMENT: old[REPLACEMENT]} if REPLACEMENT in old else {}),
         "brokerGroups": sorted(users),
     }
 

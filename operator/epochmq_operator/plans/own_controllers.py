@@ -58,12 +58,22 @@ def own_controllers(group: BrokerGroup) -> dict[str, Any]:
             "labels": {MANAGED_BY: MANAGER},
         },
         "spec": {
+            **_pod_fields(group),
             "replicas": default.spec.replicas,
             **({"updatePolicy": policy} if policy else {}),
             **({MEMBER_AUTHENTICATION: str(mode)} if mode is not None else {}),
             **({"admin": admin} if admin and group.spec.controllers is not None else {}),
         },
     }
+
+
+def _pod_fields(group: BrokerGroup) -> dict[str, Any]:
+    """What `spec.controllers` says of the controllers' pods and volumes."""
+    if group.spec.controllers is None:
+        return {}
+    return group.spec.controllers.model_dump(
+        mode="json", by_alias=True, exclude_defaults=True, exclude={"replicas"}
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -291,6 +291,10 @@ class QuorumMembers:
             recorded_after={FOUNDERS: self._present_founders},
         )
 
+    def removal(self, observed: ObservedState, member: str) -> tuple[ChangeQuorumMembers, ...]:
+        """Has the leader remove this member, whose pod stays."""
+        return self._change(observed, member, None)
+
     def _change(
         self, observed: ObservedState, member: str, member_address: str | None
     ) -> tuple[ChangeQuorumMembers, ...]:

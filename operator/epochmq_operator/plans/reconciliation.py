@@ -41,7 +41,7 @@ from epochmq_operator.plans.plan_steps import (
 )
 from epochmq_operator.plans.progress_conditions import deletion_conditions
 from epochmq_operator.plans.renderer import Renderer
-from epochmq_operator.plans.replica_replacement import REPLACEMENT
+from epochmq_operator.plans.replica_replacement import REPLACEMENT, ReplacementVerdict
 from epochmq_operator.plans.update_gate import UpdateGate
 from epochmq_operator.resources import KINDS, BrokerGroup, ControllerGroup, GroupResource
 
@@ -121,14 +121,11 @@ def _brokers(
     )
     conditions = group_status.broker_conditions(observed_group, progress, observed.rejection, gate.now)
     verdict = None if progress.paused else observed_group.replacement
-    if verdict is not None:
-        statistics[REPLACEMENT] = verdict.document()
     state = observed_group.hibernation
     hibernated = state is HibernationState.HIBERNATED and progress.step is None
-    outcome = _outcome(observed, progress, statistics, conditions, gate.now, hibernated=hibernated)
-    if verdict is None:
-        return outcome
-    return ReconciliationResult((*outcome.effects, *verdict.effects), outcome.requeue_after_s)
+    return _outcome(
+        observed, progress, statistics, conditions, gate.now, hibernated=hibernated, verdict=verdict
+    )
 
 
 def _controllers(
@@ -148,7 +145,8 @@ def _controllers(
         status_of(observed.resource),
     )
     conditions = group_status.controller_conditions(observed_group, progress, observed.rejection, gate.now)
-    return _outcome(observed, progress, statistics, conditions, gate.now)
+    verdict = None if progress.paused else observed_group.replacement
+    return _outcome(observed, progress, statistics, conditions, gate.now, verdict=verdict)
 
 
 def is_paused(resource: Manifest) -> bool:
@@ -222,9 +220,10 @@ def _outcome(
     now: float,
     *,
     hibernated: bool = False,
+    verdict: ReplacementVerdict | None = None,
 ) -> ReconciliationResult:
-    """The result: Events first, then the status, then the step's effects. If the operator is killed in
-    between, the next one finds the plan's state in the status."""
+    """The result: Events first, then the status, then the step's effects, then what ends an order. If the
+    operator is killed in between, the next one finds the plan's state in the status."""
     resource = observed.resource
     old, generation = status_of(resource), int(metadata(resource).get("generation") or 0)
     found = list(conditions)
@@ -238,9 +237,13 @@ def _outcome(
         "observedGeneration": generation,
         "phase": str(phase),
         **statistics,
+        **({} if verdict is None else {REPLACEMENT: verdict.document()}),
         "conditions": merge_conditions(listed if isinstance(listed, list) else (), found, generation, now),
     }
-    return _result(progress, made, old)
+    result = _result(progress, made, old)
+    if verdict is None:
+        return result
+    return ReconciliationResult((*result.effects, *verdict.effects), result.requeue_after_s)
 
 
 def _result(progress: PlanProgress, made: dict[str, Any], old: Mapping[str, Any]) -> ReconciliationResult:

@@ -1,8 +1,10 @@
-"""Decides whether a replica whose node or volume is lost gets a new volume: `epochmq.io/replace-replica`.
+"""Decides whether a replica whose node or volume is lost gets a new volume: `epochmq.io/replace-replica`. The
+same steps replace a controller, by the rules in `controller_replacement`.
 
 A replica whose local volume is on a lost node never comes back by itself: its pod waits for that node, or
 does not end there. Only a person knows that the volume is lost. The annotation says so for one volume: its
-value names the pod and the uid of its claim. `epochmq replica replace` sets it.
+value names the pod and the uid of its claim. `epochmq replica replace` and `epochmq controllers replace` set
+it.
 
 The operator accepts the order only if nothing is lost by it: another replica is the master, the lost one is
 not in the SyncStateSet, and as many others have every acknowledged message as an acknowledgement needs. A
@@ -12,7 +14,8 @@ it has no effect later, when the replica is back.
 The steps of an accepted order, each of which another operator may continue:
 
 1. `status.replacement` records the order; from now on it is the same order, whatever happens.
-2. The claim is deleted, by its uid. It stays until no pod on a node uses it.
+2. The claim is deleted, by its uid. It stays until no pod on a node uses it. A controller first leaves its
+   quorum.
 3. The pod is deleted, by its uid; without waiting for its node only if that is gone or not ready.
 4. The StatefulSet creates claim and pod again. The replica has an empty volume, so the controllers give it
    another broker id, and it copies the log.
@@ -25,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 from epochmq_operator.manifests.names import claim_name
 from epochmq_operator.plans.effects import CreateEvent, Delete, Effect, EventType, RemoveAnnotation
@@ -146,6 +149,27 @@ def nodes_to_ask(resource: Manifest, objects: Mapping[Ref, Manifest]) -> list[st
     return [str(node)] if node else []
 
 
+class RemainingCopies(Protocol):
+    """What an order depends on: which pods have everything without the lost one."""
+
+    @property
+    def pods(self) -> Mapping[str, ObservedPod | None]:
+        """The pods of the group."""
+
+    @property
+    def unavailable(self) -> str:
+        """Why the group takes no order now; empty if it does."""
+
+    def impediment(self, pod: str, *, accepts_fewer: bool) -> str:
+        """Why this pod must keep its volume, and what would be lost; empty if it may be replaced."""
+
+    def kept(self, pod: str) -> str:
+        """Where everything is without this pod."""
+
+    def departure(self, pod: str) -> tuple[Effect, ...]:
+        """What is done before the volume of this pod is deleted."""
+
+
 @dataclass(frozen=True, slots=True)
 class GroupCopies:
     """What an order depends on. `pods` are those of the group. `leaderless`: controllers elect the master,
@@ -186,6 +210,14 @@ class GroupCopies:
         """The other pods that are ready and have every acknowledged message."""
         ready = [name for name, one in self.pods.items() if one is not None and one.ready and name != pod]
         return sorted(name for name in ready if name in self.in_sync)
+
+    def kept(self, pod: str) -> str:
+        """Where everything is without this pod."""
+        return f"every acknowledged message is in {', '.join(self.beside(pod))}"
+
+    def departure(self, pod: str) -> tuple[Effect, ...]:
+        """Nothing: the controllers give the new replica another broker id."""
+        return ()
 
     def needed_beside(self) -> int:
         """The number of other copies that make an order safe."""
@@ -235,7 +267,9 @@ class ReplacementVerdict:
         return {"order": self.order, "state": str(self.state), "message": self.message}
 
 
-def judge(observed: ObservedState, stateful_set: Manifest, copies: GroupCopies) -> ReplacementVerdict | None:
+def judge(
+    observed: ObservedState, stateful_set: Manifest, copies: RemainingCopies
+) -> ReplacementVerdict | None:
     """The verdict on the order of a person; None without one."""
     value = annotation(observed.resource, REPLACE_REPLICA)
     if value is None:
@@ -278,17 +312,17 @@ def _refused(observed: ObservedState, value: str, why: str) -> ReplacementVerdic
 
 
 def _step(
-    observed: ObservedState, order: ReplacementOrder, claim: Manifest | None, copies: GroupCopies
+    observed: ObservedState, order: ReplacementOrder, claim: Manifest | None, copies: RemainingCopies
 ) -> PlanStep:
     """The next step of an accepted order. While the claim exists, the volume may still come back: so the step
     waits if the others have failed meanwhile."""
-    left = ", ".join(copies.beside(order.pod))
-    message = f"gives {order.pod} a new volume; every acknowledged message is in {left}"
+    message = f"gives {order.pod} a new volume; {copies.kept(order.pod)}"
     waits_for, effects = "", tuple[Effect, ...]()
     if claim is not None:
         waits_for = copies.impediment(order.pod, accepts_fewer=order.accepts_fewer)
     if not waits_for and claim is not None and not is_deleting(claim):
-        effects = (Delete(_ref(claim, "PersistentVolumeClaim"), order.claim_uid),)
+        deletion = Delete(_ref(claim, "PersistentVolumeClaim"), order.claim_uid)
+        effects = copies.departure(order.pod) or (deletion,)
     elif not waits_for:
         effects, waits_for = _pod_effects(observed, order.pod, claim)
     return PlanStep(

@@ -40,16 +40,15 @@ from epochmq_operator.resources.model import (
     GroupResource,
     NameserverSpec,
     ObjectMetadata,
-    ResourcesSpec,
     Retention,
-    Spread,
     StorageSpec,
-    Toleration,
     WorkloadSpec,
     is_raft_group,
     with_member_count,
 )
 from epochmq_operator.resources.owned_keys import CONTROLLER_OWNED_KEYS, OPERATOR_OWNED_KEYS, key_owner
+from epochmq_operator.resources.pod_fields import PodFields
+from epochmq_operator.resources.pod_values import ResourcesSpec, Spread, Toleration
 from epochmq_operator.resources.rules import RULES, ValidationRule, rejected_changes
 
 __all__ = [
@@ -80,6 +79,7 @@ __all__ = [
     "MemberMode",
     "NameserverSpec",
     "ObjectMetadata",
+    "PodFields",
     "ResourceError",
     "Resources",
     "ResourcesSpec",

@@ -10,15 +10,17 @@ from pydantic import AfterValidator, Field
 from epochmq_operator.resources.documents import DocumentModel, enum_by_value
 from epochmq_operator.resources.model import (
     DNS_LABEL,
+    NAME_LENGTH_MAX,
+    DnsLabel,
+    ObjectMetadata,
+)
+from epochmq_operator.resources.pod_values import (
     IMAGE,
     LABELS_MAX,
-    NAME_LENGTH_MAX,
     TOLERATIONS_MAX,
-    DnsLabel,
     DnsName,
     Label,
     LabelKey,
-    ObjectMetadata,
     PullPolicy,
     Toleration,
 )

@@ -3,10 +3,11 @@ declared."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 KUBERNETES_ONLY = "x-kubernetes-only"
@@ -21,6 +22,19 @@ class DocumentModel(BaseModel):
     immutable."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, alias_generator=to_camel)
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def model_of(kind: type[M], resource: Mapping[str, Any]) -> M | str:
+    """A resource of the API server as this model, or what is invalid. Its status is left out."""
+    shaped = {key: resource[key] for key in ("apiVersion", "kind", "metadata", "spec") if key in resource}
+    try:
+        return kind.model_validate(shaped)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
 def enum_by_value(kind: type[StrEnum]) -> BeforeValidator:

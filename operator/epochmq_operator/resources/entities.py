@@ -12,13 +12,12 @@ from pydantic_core import PydanticCustomError
 
 from epochmq_operator.resources.documents import DocumentModel, enum_by_value
 from epochmq_operator.resources.model import (
-    DNS_NAME,
     NAME_LENGTH_MAX,
     NAMESPACE,
     DnsLabel,
-    DnsName,
     ObjectMetadata,
 )
+from epochmq_operator.resources.pod_values import DNS_NAME, DnsName
 from epochmq_operator.resources.rules import ValidationRule
 from epochmq_protocol.topics import PERM_READ, PERM_WRITE, TOPIC_LENGTH_MAX
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 import yaml
@@ -37,11 +37,61 @@ NESTING_MAX = 32
 
 UNSUPPORTED_KINDS = {
     "BrokerGroupAudit": "it is for Kubernetes; audit directories with: epochmq audit DIR…",
-    "Topic": "it is for Kubernetes; create topics with: mqadmin updateTopic",
-    "User": "it is for Kubernetes; create users with: mqadmin createUser",
+    "BrokerGroupBackup": "it is for Kubernetes; back up a group with: epochmq backup GROUP --to URL",
+    "Topic": "it is for Kubernetes; create topics with: epochmq topic create",
+    "User": "it is for Kubernetes; create users with: epochmq user create",
 }
 """Kinds of the API group that this loader rejects, each with the reason."""
 
+POD_EXPECTED: Mapping[str, str] = {
+    "image": "the name of an image",
+    "imagePullPolicy": "Always, IfNotPresent or Never",
+    "resources": "a mapping with requests and limits",
+    "resources.requests": "a mapping of resources to quantities",
+    "resources.requests.*": "a quantity, such as 2, 500m or 1Gi",
+    "resources.limits": "a mapping of resources to quantities",
+    "resources.limits.*": "a quantity, such as 2, 500m or 1Gi",
+    "hostSpread": "None, Preferred or Required",
+    "zoneSpread": "None, Preferred or Required",
+    "nodeSelector": "a mapping of labels to values",
+    "tolerations": "a list of tolerations",
+    "podLabels": "a mapping of labels to values",
+    "podAnnotations": "a mapping of strings",
+    "pod": "a mapping with fields of pods, such as priorityClassName, affinity, env or volumes",
+    "pod.priorityClassName": "the name of a PriorityClass",
+    "pod.affinity": "a mapping with nodeAffinity, podAffinity or podAntiAffinity",
+    "pod.env": "a list of names and values",
+    "pod.env[].name": "the name of an environment variable",
+    "pod.sidecarResources": "a mapping with requests and limits",
+    "pod.sidecarResources.requests": "a mapping of resources to quantities",
+    "pod.sidecarResources.requests.*": "a quantity, such as 2, 500m or 1Gi",
+    "pod.sidecarResources.limits": "a mapping of resources to quantities",
+    "pod.sidecarResources.limits.*": "a quantity, such as 2, 500m or 1Gi",
+    "pod.imagePullSecrets": "a list of names of Secrets",
+    "pod.topologySpreadConstraints": "a list of constraints",
+    "pod.topologySpreadConstraints[].topologyKey": "a label of nodes",
+    "pod.topologySpreadConstraints[].maxSkew": "a whole number from 1 to 9",
+    "pod.topologySpreadConstraints[].whenUnsatisfiable": "ScheduleAnyway or DoNotSchedule",
+    "pod.volumes": "a list of volumes, each with a name and one source",
+    "pod.volumes[].name": "lower-case letters, digits and '-', at most 63 characters",
+    "pod.volumeMounts": "a list of names of volumes and their directories",
+    "pod.volumeMounts[].name": "the name of a volume in volumes",
+    "pod.volumeMounts[].mountPath": "a path that begins with / and has no colon",
+    "pod.volumeMounts[].subPath": "a path in the volume",
+    "pod.volumeMounts[].readOnly": "true or false",
+    "pod.securityContext": "a mapping with runAsUser, runAsGroup, fsGroup or supplementalGroups",
+    "pod.securityContext.runAsUser": "a whole number of at least 1",
+    "pod.securityContext.runAsGroup": "a whole number of at least 1",
+    "pod.securityContext.fsGroup": "a whole number of at least 1",
+    "pod.securityContext.supplementalGroups": "a list of whole numbers of at least 1",
+}
+"""What each field of pods accepts, in words."""
+STORAGE_EXPECTED: Mapping[str, str] = {
+    "storage": "a mapping",
+    "storage.size": "a quantity with a unit, such as 10Gi",
+    "storage.storageClassName": "the name of a StorageClass",
+    "storage.retention": "Retain or Delete",
+}
 EXPECTED: Mapping[str, str] = {
     "apiVersion": API_VERSION,
     "metadata": "a mapping with at least name",
@@ -56,39 +106,14 @@ EXPECTED: Mapping[str, str] = {
     "spec.mode": "Controller, MasterSlave or DLedger",
     "spec.actingMaster": "true or false",
     "spec.controllerGroup": "the name of a ControllerGroup",
-    "spec.controllers": "a mapping with replicas",
+    "spec.controllers": "a mapping with replicas and fields of their pods",
     "spec.controllers.replicas": COUNTS_IN_WORDS,
+    **{f"spec.controllers.{field}": text for field, text in {**STORAGE_EXPECTED, **POD_EXPECTED}.items()},
     "spec.config": "a mapping of RocketMQ's broker keys to values",
     "spec.config.*": "a string, a number, or true or false",
     "spec.minInSyncReplicas": "a whole number from 1 to spec.replicas",
     "spec.externalServices": "true or false",
-    "spec.image": "the name of an image",
-    "spec.imagePullPolicy": "Always, IfNotPresent or Never",
-    "spec.storage": "a mapping",
-    "spec.storage.size": "a quantity with a unit, such as 10Gi",
-    "spec.storage.storageClassName": "the name of a StorageClass",
-    "spec.storage.retention": "Retain or Delete",
-    "spec.resources": "a mapping with requests and limits",
-    "spec.resources.requests": "a mapping of resources to quantities",
-    "spec.resources.requests.*": "a quantity, such as 2, 500m or 1Gi",
-    "spec.resources.limits": "a mapping of resources to quantities",
-    "spec.resources.limits.*": "a quantity, such as 2, 500m or 1Gi",
-    "spec.hostSpread": "None, Preferred or Required",
-    "spec.zoneSpread": "None, Preferred or Required",
-    "spec.nodeSelector": "a mapping of labels to values",
-    "spec.tolerations": "a list of tolerations",
-    "spec.podLabels": "a mapping of labels to values",
-    "spec.podAnnotations": "a mapping of strings",
-    "spec.pod": "a mapping with priorityClassName, affinity, env or securityContext",
-    "spec.pod.priorityClassName": "the name of a PriorityClass",
-    "spec.pod.affinity": "a mapping with nodeAffinity, podAffinity or podAntiAffinity",
-    "spec.pod.env": "a list of names and values",
-    "spec.pod.env[].name": "the name of an environment variable",
-    "spec.pod.securityContext": "a mapping with runAsUser, runAsGroup, fsGroup or supplementalGroups",
-    "spec.pod.securityContext.runAsUser": "a whole number of at least 1",
-    "spec.pod.securityContext.runAsGroup": "a whole number of at least 1",
-    "spec.pod.securityContext.fsGroup": "a whole number of at least 1",
-    "spec.pod.securityContext.supplementalGroups": "a list of whole numbers of at least 1",
+    **{f"spec.{field}": text for field, text in {**STORAGE_EXPECTED, **POD_EXPECTED}.items()},
     "spec.authSecret": "the name of a Secret",
     "spec.admin": "a mapping with tokenSecret, tlsSecret or both",
     "spec.admin.tokenSecret": "the name of a Secret",
@@ -114,7 +139,9 @@ EXPECTED: Mapping[str, str] = {
 EXPECTED_OF_CONTROLLERS: Mapping[str, str] = {
     "spec": "a mapping",
     "spec.replicas": COUNTS_IN_WORDS,
-    "spec.nameserver": "a mapping with embedded and replicas",
+    "spec.nameserver": "a mapping with embedded, replicas and pods",
+    "spec.nameserver.pods": "a mapping with fields of pods",
+    **{f"spec.nameserver.pods.{field}": text for field, text in POD_EXPECTED.items()},
     "spec.nameserver.embedded": "true or false",
     "spec.nameserver.replicas": f"a whole number from 1 to {REPLICAS_MAX}",
     "spec.config": "a mapping of RocketMQ's controller keys to values",
@@ -157,6 +184,8 @@ class Resources:
 
     broker_groups: tuple[BrokerGroup, ...] = ()
     controller_groups: tuple[ControllerGroup, ...] = ()
+    places: Mapping[tuple[str, ...], str] = field(default_factory=dict, compare=False)
+    """Where each key of a `spec.config` stands: (kind, namespace, name, key) → `file:line: document N`."""
 
     @classmethod
     def of(cls, groups: Iterable[GroupResource]) -> Resources:
@@ -249,6 +278,7 @@ def load_resources(files: Iterable[tuple[str, str]]) -> Resources:
     Raises ResourceError with every fault of every document."""
     faults: list[DocumentFault] = []
     groups: list[GroupResource] = []
+    places: dict[tuple[str, ...], str] = {}
     seen: dict[tuple[str, str], str] = {}
     for name, text in files:
         try:
@@ -270,9 +300,13 @@ def load_resources(files: Iterable[tuple[str, str]]) -> Resources:
                 problem = f"{show_value(group.name)} is the name of another group, at {first}"
                 faults.append(document.fault(("metadata", "name"), problem))
             groups.append(group)
+            for key in group.spec.config:
+                line = document.lines.get(("spec", "config", key), document.line)
+                where = f"{document.file}:{line}: document {document.number}"
+                places[group.kind, group.metadata.namespace, group.name, key] = where
     if faults:
         raise ResourceError(faults)
-    return Resources.of(groups)
+    return replace(Resources.of(groups), places=places)
 
 
 def _documents(name: str, text: str) -> list[_Document]:

@@ -17,11 +17,12 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from epochmq_operator.resources.documents import SCHEMA, DocumentModel, enum_by_value, kubernetes_only
+from epochmq_operator.resources.documents import DocumentModel, enum_by_value, kubernetes_only
 from epochmq_operator.resources.external_access import ExternalAccess
 from epochmq_operator.resources.member_mode import MemberMode
 from epochmq_operator.resources.owned_keys import CONTROLLER_OWNED_KEYS, key_owner
-from epochmq_operator.resources.pod_settings import PodSettings
+from epochmq_operator.resources.pod_fields import PodFields
+from epochmq_operator.resources.pod_values import DnsName
 from epochmq_operator.resources.update_policy import UpdatePolicySpec
 
 API_GROUP = "epochmq.io"
@@ -48,20 +49,14 @@ SAFE_REPLICAS = 3
 """From this number of replicas on, `minInSyncReplicas` is 2: one replica may be missing, and an acknowledged
 message still is on two disks, so that it survives the loss of either."""
 CONFIG_KEYS_MAX = 300
-LABELS_MAX = 32
-TOLERATIONS_MAX = 32
 
 CONFIG_KEY = re.compile(r"[a-zA-Z][a-zA-Z0-9]{0,99}\Z")
 # Anchored for the regular expressions of pydantic and the API server, where $ matches only at the end of the
 # text.
 DNS_LABEL = r"^[a-z]([a-z0-9-]*[a-z0-9])?$"
 NAMESPACE = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
-DNS_NAME = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"
 ROCKETMQ_NAME = r"^[%|a-zA-Z0-9_-]+$"
-IMAGE = r"^[a-zA-Z0-9][a-zA-Z0-9._/:@-]*$"
-QUANTITY = r"^[0-9]+(\.[0-9]{1,3})?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
 SIZE = r"^[1-9][0-9]*(\.[0-9]{1,3})?(M|G|T|P|Mi|Gi|Ti|Pi)$"
-LABEL_KEY = r"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$"
 
 AN_EVEN_NUMBER = "an even number of controllers tolerates no more failures than one fewer"
 COUNTS_IN_WORDS = "1, 3 or 5"
@@ -96,12 +91,6 @@ def _controller_count(replicas: int) -> int:
     raise PydanticCustomError("refused", "expected {expected}", {"expected": expected})
 
 
-def _own_label(key: str) -> str:
-    if key.partition("/")[0].endswith(("epochmq.io", "kubernetes.io")):
-        raise PydanticCustomError("refused", "expected no key of epochmq.io or kubernetes.io")
-    return key
-
-
 def fields_of(model: type[BaseModel]) -> list[str]:
     """The names of a model's fields: its own first, then inherited ones."""
     shared = [name for base in model.__bases__ for name in getattr(base, "model_fields", ())]
@@ -115,15 +104,6 @@ class Retention(StrEnum):
     DELETE = "Delete"
 
 
-class Spread(StrEnum):
-    """How strictly the scheduler keeps a group's pods apart. The first member is not `Off`, which YAML reads
-    as false."""
-
-    NONE = "None"
-    PREFERRED = "Preferred"
-    REQUIRED = "Required"
-
-
 class GroupMode(StrEnum):
     """Who decides which replica is the master."""
 
@@ -135,35 +115,11 @@ class GroupMode(StrEnum):
     """The replicas elect it by Raft among themselves: their commit log is a DLedger log."""
 
 
-class PullPolicy(StrEnum):
-    """When a node pulls the image."""
-
-    ALWAYS = "Always"
-    IF_NOT_PRESENT = "IfNotPresent"
-    NEVER = "Never"
-
-
 DnsLabel = Annotated[str, Field(min_length=1, pattern=DNS_LABEL)]
-DnsName = Annotated[str, Field(min_length=1, pattern=DNS_NAME)]
 RocketMQName = Annotated[str, Field(min_length=1, max_length=BROKER_NAME_LENGTH_MAX, pattern=ROCKETMQ_NAME)]
 ConfigKey = Annotated[str, AfterValidator(_config_key)]
 ControllerKey = Annotated[str, AfterValidator(_controller_key)]
 ConfigValue = str | bool | int | float
-Label = Annotated[str, Field(max_length=63)]
-LabelKey = Annotated[str, Field(max_length=253, pattern=LABEL_KEY)]
-OwnLabelKey = Annotated[LabelKey, AfterValidator(_own_label)]
-Quantity = Annotated[
-    Annotated[str, Field(max_length=20, pattern=QUANTITY)] | Annotated[int, Field(ge=0)],
-    Field(
-        json_schema_extra={
-            SCHEMA: {
-                "anyOf": [{"type": "integer"}, {"type": "string"}],
-                "pattern": QUANTITY,
-                "x-kubernetes-int-or-string": True,
-            }
-        }
-    ),
-]
 
 
 class ObjectMetadata(DocumentModel):
@@ -214,34 +170,6 @@ class StorageSpec(DocumentModel):
     ] = Retention.RETAIN
 
 
-class ResourcesSpec(DocumentModel):
-    """Resource requests and limits of the pod's main container."""
-
-    requests: Annotated[
-        dict[LabelKey, Quantity], kubernetes_only("Resources that the scheduler reserves.", max_length=8)
-    ] = {}
-    limits: Annotated[
-        dict[LabelKey, Quantity], kubernetes_only("Upper limits of resources.", max_length=8)
-    ] = {}
-
-
-class Toleration(DocumentModel):
-    """A toleration of a node's taint, as in Kubernetes."""
-
-    key: Annotated[str | None, kubernetes_only("The taint's key. Default: all keys.", max_length=316)] = None
-    operator: Annotated[
-        Literal["Exists", "Equal"], kubernetes_only("Whether the taint's value is compared.")
-    ] = "Equal"
-    value: Annotated[str | None, kubernetes_only("The taint's value.", max_length=63)] = None
-    effect: Annotated[
-        Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None,
-        kubernetes_only("The tolerated effect. Default: all effects."),
-    ] = None
-    toleration_seconds: Annotated[
-        int | None, kubernetes_only("How long NoExecute is tolerated. Default: without limit.", ge=0)
-    ] = None
-
-
 class AdminSpec(DocumentModel):
     """Who may use the pods' admin port. Reading is open to everybody who reaches the port. Changes need a
     token or a client certificate; without both of these settings they are rejected."""
@@ -260,48 +188,10 @@ class AdminSpec(DocumentModel):
     ] = None
 
 
-class WorkloadSpec(DocumentModel):
+class WorkloadSpec(PodFields):
     """The fields that both kinds have for their pods."""
 
-    image: Annotated[
-        str | None,
-        kubernetes_only("Image of the pods. Default: the operator's setting.", max_length=500, pattern=IMAGE),
-    ] = None
-    image_pull_policy: Annotated[
-        PullPolicy, enum_by_value(PullPolicy), kubernetes_only("When a node pulls the image.")
-    ] = PullPolicy.IF_NOT_PRESENT
     storage: Annotated[StorageSpec, kubernetes_only("The volume of each pod.")] = StorageSpec()
-    resources: Annotated[
-        ResourcesSpec, kubernetes_only("Resource requests and limits of the pods' main container.")
-    ] = ResourcesSpec(requests={"cpu": "50m", "memory": "128Mi"})
-    host_spread: Annotated[
-        Spread,
-        enum_by_value(Spread),
-        kubernetes_only(
-            "Keeps the group's pods on different nodes. With `Required` a pod stays pending rather than "
-            "share a node."
-        ),
-    ] = Spread.PREFERRED
-    zone_spread: Annotated[
-        Spread,
-        enum_by_value(Spread),
-        kubernetes_only("Spreads the group's pods evenly over zones (`topology.kubernetes.io/zone`)."),
-    ] = Spread.PREFERRED
-    node_selector: Annotated[
-        dict[LabelKey, Label],
-        kubernetes_only("Labels that the pods' nodes must have.", max_length=LABELS_MAX),
-    ] = {}
-    tolerations: Annotated[
-        list[Toleration], kubernetes_only("Tolerations of the pods.", max_length=TOLERATIONS_MAX)
-    ] = []
-    pod_labels: Annotated[
-        dict[OwnLabelKey, Label], kubernetes_only("Additional labels of the pods.", max_length=LABELS_MAX)
-    ] = {}
-    pod_annotations: Annotated[
-        dict[OwnLabelKey, Annotated[str, Field(max_length=1024)]],
-        kubernetes_only("Additional annotations of the pods.", max_length=LABELS_MAX),
-    ] = {}
-    pod: Annotated[PodSettings, kubernetes_only("Other fields of Kubernetes' pods.")] = PodSettings()
     admin: Annotated[AdminSpec, kubernetes_only("Who may use the pods' admin port.")] = AdminSpec()
     client_tls_secret: Annotated[
         DnsName | None,
@@ -339,8 +229,8 @@ class WorkloadSpec(DocumentModel):
     ] = False
 
 
-class OwnControllersSpec(DocumentModel):
-    """The controllers that belong to one broker group alone."""
+class OwnControllersSpec(PodFields):
+    """The controllers that belong to one broker group alone, and their pods."""
 
     replicas: Annotated[
         int,
@@ -350,6 +240,7 @@ class OwnControllersSpec(DocumentModel):
         ),
         AfterValidator(_controller_count),
     ] = 3
+    storage: Annotated[StorageSpec, kubernetes_only("The volume of each controller.")] = StorageSpec()
 
 
 class BrokerGroupSpec(WorkloadSpec):
@@ -616,7 +507,9 @@ class BrokerGroup(DocumentModel):
         metadata = {"name": self.name, "namespace": self.metadata.namespace}
         spec: dict[str, Any] = {}
         if self.spec.controllers is not None:
-            spec["replicas"] = self.spec.controllers.replicas
+            given = self.spec.controllers
+            spec = given.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+            spec["replicas"] = given.replicas
         if self.spec.member_authentication is not None:
             spec["memberAuthentication"] = self.spec.member_authentication
         return ControllerGroup.model_validate(
@@ -645,6 +538,24 @@ class NameserverSpec(DocumentModel):
             description="Number of nameservers in pods of their own. Default: as many as controllers.",
         ),
     ] = None
+
+    pods: Annotated[
+        PodFields | None,
+        kubernetes_only(
+            "Fields of nameservers in pods of their own, in place of all of the spec's. Default: the spec's."
+        ),
+    ] = None
+
+    @model_validator(mode="after")
+    def _check_pods(self) -> Self:
+        if self.embedded and self.pods is not None:
+            raise PydanticCustomError(
+                "spans",
+                "expected no such field for embedded nameservers, which run in the controllers' pods: "
+                "remove it, or create a new group with embedded: false",
+                {"at": "pods"},
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_replicas(self) -> Self:

@@ -66,6 +66,17 @@ def _has_controllers(group: GroupResource) -> bool:
     return isinstance(group, BrokerGroup) and group.spec.controllers is not None
 
 
+def _keeps_controllers_volumes(old: GroupResource, new: GroupResource, *, size: bool) -> bool:
+    """Whether the volumes of a group's own controllers keep their class, or do not shrink."""
+    before = old.spec.controllers if isinstance(old, BrokerGroup) else None
+    after = new.spec.controllers if isinstance(new, BrokerGroup) else None
+    if before is None or after is None:
+        return True
+    if size:
+        return parse_quantity(after.storage.size) >= parse_quantity(before.storage.size)
+    return after.storage.storage_class_name == before.storage.storage_class_name
+
+
 def _reserved_key_rules(owned: Mapping[str, str]) -> tuple[ValidationRule, ...]:
     """One rule for each source of operator-owned configuration keys; its message names the keys."""
     by_owner: dict[str, list[str]] = defaultdict(list)
@@ -177,6 +188,19 @@ RULES: Mapping[str, tuple[ValidationRule, ...]] = {
             "remove hibernate: a group in the mode DLedger cannot hibernate yet, because a replica alone is "
             "no majority",
         ),
+        ValidationRule(
+            "spec.controllers.storage",
+            "quantity(self.size).compareTo(quantity(oldSelf.size)) >= 0",
+            "size cannot shrink: give at least the size it had",
+            lambda old, new: _keeps_controllers_volumes(old, new, size=True),
+        ),
+        ValidationRule(
+            "spec.controllers.storage",
+            "has(self.storageClassName) == has(oldSelf.storageClassName) && "
+            "(!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)",
+            "storageClassName cannot change, because the volumes have their class: restore it",
+            lambda old, new: _keeps_controllers_volumes(old, new, size=False),
+        ),
         _immutable(
             "spec",
             "mode",
@@ -216,6 +240,12 @@ RULES: Mapping[str, tuple[ValidationRule, ...]] = {
             "spec.nameserver",
             "!has(self.replicas) || !self.embedded",
             "replicas is for nameservers in pods of their own; of embedded ones each controller has one: "
+            "remove it, or create a new group with embedded: false",
+        ),
+        ValidationRule(
+            "spec.nameserver",
+            "!has(self.pods) || !self.embedded",
+            "pods is for nameservers in pods of their own; embedded ones run in the controllers' pods: "
             "remove it, or create a new group with embedded: false",
         ),
         _immutable(

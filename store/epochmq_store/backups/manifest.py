@@ -67,7 +67,8 @@ class BackupManifest(Struct, frozen=True, rename="camel", kw_only=True):
     `lineage` is the id of the first backup of the same history of the log; offsets of two lineages cannot be
     compared. `parent` is the backup whose objects this one has taken over, if there is one. `epochs` are the
     epochs of the log up to the cut, as [epoch, start offset]. `uploaded_bytes` and `uploaded_objects` are
-    what this backup has added to the storage."""
+    what this backup has added to the storage. `order` names what ordered the backup, so that an order which
+    is carried out twice makes one backup; empty without one."""
 
     version: int = VERSION
     id: Text
@@ -87,6 +88,7 @@ class BackupManifest(Struct, frozen=True, rename="camel", kw_only=True):
     files: tuple[StoredFile, ...] = ()
     uploaded_bytes: Offset = 0
     uploaded_objects: Offset = 0
+    order: Text = ""
 
     @property
     def keys(self) -> frozenset[str]:

@@ -175,8 +175,13 @@ def _bound_storage() -> None:
         shutil.rmtree(storage)
 
 
-def _buildah(*arguments: str) -> list[str]:
-    """Runs buildah with its own storage and mounts, so that it neither changes the user's nor leaves any."""
+def builder_command() -> list[str]:
+    """Buildah with its own storage and mounts, so that it neither changes the user's nor leaves any. By its
+    path: a test may have another program of this name on PATH."""
     storage = cache_folder() / "buildah"
     places = [f"--root={storage}/root", f"--runroot={storage}/run", "--storage-driver=overlay"]
-    return ["unshare", "--mount", "buildah", *places, *arguments]
+    return ["unshare", "--mount", shutil.which("buildah") or "buildah", *places]
+
+
+def _buildah(*arguments: str) -> list[str]:
+    return [*builder_command(), *arguments]

@@ -3,12 +3,20 @@ the PATH or from the build of the tests on Kubernetes."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
+import runpy
+import time
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import kubernetes
+import pytest
 import yaml
+from kubernetes.client import ApiException
 
 from epochmq_operator.crd import all_definitions
 from epochmq_operator.kube import config
@@ -70,14 +78,14 @@ def documented() -> list[set[Right]]:
 
 def test_both_scopes_grant_exactly_the_documented_rights() -> None:
     groups, leader, cluster, release = documented()
-    whole = rendered()
+    whole = rendered("features.backups=true")
     (wide,) = kinds(whole, "ClusterRole")
     (own,) = kinds(whole, "Role")
     assert rights(wide) == groups | cluster
     assert rights(own) == leader
     (after,) = kinds(whole, "ClusterRole", "post-delete")
     assert rights(after) == release
-    narrow = rendered("scope=namespaced", "watchNamespaces={shop,other}")
+    narrow = rendered("scope=namespaced", "watchNamespaces={shop,other}", "features.backups=true")
     roles = {one["metadata"]["namespace"]: rights(one) for one in kinds(narrow, "Role")}
     assert roles == {"shop": groups, "other": groups, NAMESPACE: leader}
     roles = {one["metadata"]["namespace"]: rights(one) for one in kinds(narrow, "Role", "post-delete")}
@@ -112,10 +120,14 @@ def test_no_right_is_a_wildcard_runs_commands_in_pods_or_lists_secrets() -> None
 
 def test_a_feature_that_is_off_has_no_rights(tmp_path: Path) -> None:
     off = [f"features.{name}=false" for name in ("audits", "topics", "users", "replaceReplicas")]
+    assert "brokergroupbackups" not in {
+        resource for _, resource, _ in rights(kinds(rendered(), "ClusterRole")[0])
+    }
     (wide,) = kinds(rendered(*off), "ClusterRole")
     granted = rights(wide)
     resources = {resource.partition("/")[0] for _, resource, _ in granted}
-    optional = {"brokergroupaudits", "topics", "users", "roles", "rolebindings", "volumesnapshots", "nodes"}
+    optional = {"brokergroupaudits", "brokergroupbackups", "topics", "users"}
+    optional |= {"roles", "rolebindings", "volumesnapshots", "nodes"}
     assert not optional & resources
     assert ("", "persistentvolumeclaims", "delete") not in granted
     assert ("", "pods", "create") not in granted
@@ -415,6 +427,99 @@ def test_labels_and_annotations_of_users_neither_repeat_nor_replace_those_of_the
     assert len(meta["annotations"]["checksum/config"]) == 64
 
 
+# images
+
+
+def test_one_registry_is_that_of_all_images_which_the_values_do_not_name() -> None:
+    objects = rendered(
+        "image.registry=registry.example.com/mirror/", "groupImages.audit=other.example.com/spark:1"
+    )
+    prefix = "registry.example.com/mirror/epochmq/"
+    pods = [
+        one["spec"] if one["kind"] == "Pod" else one["spec"]["template"]["spec"]
+        for one in objects
+        if one["kind"] in ("Deployment", "Job", "Pod")
+    ]
+    assert len(pods) == 3
+    for pod in pods:
+        assert [one["image"].startswith(f"{prefix}operator:") for one in pod["containers"]] == [True]
+    text = operator_configuration(objects)
+    assert text["brokerImage"].startswith(f"{prefix}broker:")
+    assert text["controllerImage"].startswith(f"{prefix}controller:")
+    assert text["auditImage"] == "other.example.com/spark:1"
+    digest = f"sha256:{'0' * 64}"
+    (deployment,) = kinds(rendered("image.registry=a.example.com", f"image.digest={digest}"), "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == f"a.example.com/epochmq/operator@{digest}"
+
+
+def operator_configuration(objects: list[dict[str, Any]]) -> dict[str, str]:
+    """The operator's configuration by key."""
+    (found,) = (one for one in objects if "operator.conf" in (one.get("data") or {}))
+    lines = found["data"]["operator.conf"].splitlines()
+    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+
+
+# helm test
+
+
+class ClusterUnderTest:
+    """The API server that `helm test` asks. `watched`: the operator sees new resources."""
+
+    def __init__(self, *, watched: bool) -> None:
+        self.watched = watched
+        self.created: list[dict[str, Any]] = []
+        self.deleted: list[str] = []
+
+    def list_namespaced_custom_object(self, *place: str) -> dict[str, Any]:
+        return {"items": []}
+
+    def create_namespaced_custom_object(self, *place: Any, dry_run: str = "") -> None:
+        if dry_run:
+            error = ApiException(status=422)
+            error.body = json.dumps({"message": "take one fewer or one more"})
+            raise error
+        self.created.append(place[-1])
+
+    def get_namespaced_custom_object(self, *place: str) -> dict[str, Any]:
+        return {"status": {"observedGeneration": 1}} if self.watched else {}
+
+    def delete_namespaced_custom_object(self, *place: str) -> None:
+        self.deleted.append(place[-1])
+
+    def read_namespaced_lease(self, *place: str) -> SimpleNamespace:
+        spec = SimpleNamespace(holder_identity="a", renew_time=datetime.now(UTC))
+        return SimpleNamespace(spec=spec)
+
+
+def helm_test(monkeypatch: pytest.MonkeyPatch, tested: ClusterUnderTest) -> None:
+    """What `helm test` runs."""
+    monkeypatch.setattr(kubernetes.config, "load_incluster_config", lambda: None)
+    for api in ("CustomObjectsApi", "CoordinationV1Api"):
+        monkeypatch.setattr(kubernetes.client, api, lambda: tested)
+    for variable in ("NAMESPACE", "LEASE", "LEASE_NAMESPACE"):
+        monkeypatch.setenv(variable, "trade")
+    clock = itertools.count()
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    runpy.run_path(str(CHART / "files" / "test.py"))
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_helm_test_fails_if_the_active_operator_sees_no_new_resource(
+    monkeypatch: pytest.MonkeyPatch, watched: bool
+) -> None:
+    tested = ClusterUnderTest(watched=watched)
+    if watched:
+        helm_test(monkeypatch, tested)
+    else:
+        with pytest.raises(SystemExit, match="an operator is active, but has not seen a new ControllerGroup"):
+            helm_test(monkeypatch, tested)
+    (created,) = tested.created
+    assert created["spec"]["paused"] is True
+    assert tested.deleted == [created["metadata"]["name"]]
+
+
 # monitoring
 
 
@@ -429,6 +534,24 @@ def test_alerts_use_existing_metrics_and_say_what_to_do() -> None:
         assert used <= known
         assert one["annotations"]["action"].endswith(".")
         assert "{{ $labels." in one["annotations"]["summary"] or one["alert"] == "EpochMQOperatorAbsent"
+
+
+@pytest.mark.parametrize(
+    ("alert", "command"),
+    [
+        ("EpochMQGroupOutOfSync", "epochmq replica replace GROUP/REPLICA"),
+        ("EpochMQGroupDegraded", "epochmq replica replace GROUP/REPLICA"),
+        ("EpochMQBrokerCannotRead", "epochmq replica replace GROUP/REPLICA"),
+        ("EpochMQLogDamaged", "epochmq replica replace GROUP/REPLICA"),
+        ("EpochMQControllerDown", "epochmq controllers replace GROUP/CONTROLLER"),
+    ],
+)
+def test_alerts_about_a_lost_node_or_volume_name_the_command_that_replaces_it(
+    alert: str, command: str
+) -> None:
+    (rule,) = kinds(rendered(*PROMETHEUS), "PrometheusRule")
+    (found,) = (one for group in rule["spec"]["groups"] for one in group["rules"] if one["alert"] == alert)
+    assert command in found["annotations"]["action"]
 
 
 def test_each_alert_has_a_case_that_makes_it_fire() -> None:
@@ -483,7 +606,12 @@ def test_dashboards_are_up_to_date_and_use_existing_metrics() -> None:
 def known_metrics() -> set[str]:
     """The names of all series: of sidecars, of the operator, and RocketMQ's."""
     metrics = OperatorMetrics()
-    collects = (metrics.collect_groups, metrics.collect_audits, metrics.collect_entities)
+    collects = (
+        metrics.collect_groups,
+        metrics.collect_audits,
+        metrics.collect_backups,
+        metrics.collect_entities,
+    )
     for collect in (*collects, metrics.collect_conditions):
         collect(list)
     metrics.collect_watches(list)

@@ -176,6 +176,16 @@ def controller_group(**spec: Any) -> ControllerGroup:
         (broker_group(controllerGroup="b"), broker_group(), ["spec: controllerGroup"]),
         (broker_group(controllers={"replicas": 5}), broker_group(), ["spec: controllers"]),
         (broker_group(), broker_group(controllers={"replicas": 5}), []),
+        (
+            broker_group(controllers={"storage": {"size": "2Gi"}}),
+            broker_group(controllers={"storage": {"size": "1Gi", "storageClassName": "fast"}}),
+            ["spec.controllers.storage: size", "spec.controllers.storage: storageClassName"],
+        ),
+        (
+            broker_group(controllers={"storage": {"size": "1Gi"}}),
+            broker_group(controllers={"storage": {"size": "2Gi"}, "image": "a"}),
+            [],
+        ),
         (broker_group(), broker_group(mode="Controller"), []),
         (broker_group(), broker_group(mode="MasterSlave"), ["spec: mode"]),
         (broker_group(mode="MasterSlave"), broker_group(mode="MasterSlave", actingMaster=False), []),

@@ -200,6 +200,7 @@ class FakeQuorum:
         assert changes.lines == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [CONTROLLERS, BROKERS], ids=["controllers", "brokers"])
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 5), (5, 3), (3, 1)])
 async def test_a_supervisor_that_is_killed_before_any_write_is_followed_by_one_that_completes_the_change(

@@ -142,10 +142,13 @@ def test_a_loaded_group_dumps_to_what_loads_again() -> None:
 
 WHOLE = "expected a whole number from 1 to 9"
 SCALAR = "expected a string, a number, or true or false"
+PODS = (
+    "image, imagePullPolicy, resources, hostSpread, zoneSpread, nodeSelector, tolerations, podLabels, "
+    "podAnnotations, pod"
+)
 COMMON = (
-    "image, imagePullPolicy, storage, resources, hostSpread, zoneSpread, nodeSelector, tolerations, "
-    "podLabels, podAnnotations, pod, admin, clientTlsSecret, external, memberAuthentication, "
-    "updatePolicy, paused, deletionGuard"
+    f"{PODS}, storage, admin, clientTlsSecret, external, memberAuthentication, updatePolicy, paused, "
+    "deletionGuard"
 )
 # (the body of spec, each fault as "line: path and problem")
 SPEC_FAULTS = [
@@ -170,8 +173,8 @@ SPEC_FAULTS = [
         "more failures than one fewer",
     ),
     (
-        "replicas: 1\n  controllers: {image: a}",
-        "6: spec.controllers.image: unknown field, expected one of replicas",
+        "replicas: 1\n  controllers: {volumes: a}",
+        f"6: spec.controllers.volumes: unknown field, expected one of replicas, storage, {PODS}",
     ),
     (
         "replicas: 1\n  external: {type: HostPort, nodeport: 1}",
@@ -396,7 +399,7 @@ CONTROLLER_FAULTS = [
         for count in (0, -2, 7, 9, "true", '"3"', 3.0)
     ),
     *((f"replicas: {count}", f"5: spec.replicas: {count}, {EVEN}") for count in (2, 4, 6)),
-    ("nameserver: apart", '5: spec.nameserver: "apart", expected a mapping with embedded and replicas'),
+    ("nameserver: apart", '5: spec.nameserver: "apart", expected a mapping with embedded, replicas and pods'),
     (
         "nameserver: {embedded: 1, embeded: true}",
         "5: spec.nameserver.embedded: 1, expected true or false",

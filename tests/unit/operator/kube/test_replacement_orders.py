@@ -16,7 +16,7 @@ from epochmq_operator.kube import group_reconciler, replacement_order
 from epochmq_operator.kube.api import Api, ApiError, object_path
 from epochmq_operator.kube.connection import ClusterConnection
 from epochmq_operator.kube.replacement_order import order_replacement
-from epochmq_operator.named_replica import ReplicaControlError
+from epochmq_operator.named_replica import ReplicaControlError, named_controller
 from epochmq_operator.plans.effects import ReconciliationResult
 from epochmq_operator.plans.objects import REPLACE_REPLICA, Ref, annotation
 from epochmq_operator.plans.observed_state import NodeState, ObservedState
@@ -99,6 +99,38 @@ async def test_there_is_one_order_at_a_time_and_none_for_a_replica_without_a_vol
     del server.objects[object_path(CLAIM)]
     with pytest.raises(ReplicaControlError, match=f"{CLAIM} does not exist"):
         await ordered(server)
+
+
+async def test_an_order_for_a_controller_names_its_group_and_its_own_volume() -> None:
+    quorum, pod = Ref("ControllerGroup", NAMESPACE, "quorum"), "quorum-controller-1"
+    place = {"namespace": NAMESPACE}
+    templates = {"volumeClaimTemplates": [{"metadata": {"name": "data"}}]}
+    stateful_set = {
+        "kind": "StatefulSet",
+        "metadata": {"name": "quorum-controller", **place},
+        "spec": templates,
+    }
+    claim = {"kind": CLAIM.kind, "metadata": {"name": f"data-{pod}", "uid": "uid-9", **place}}
+    server = FakeApiServer(resource(quorum, replicas=3), stateful_set, claim)
+    with pytest.raises(
+        ReplicaControlError, match="kubectl annotate controllergroup quorum --namespace trade"
+    ):
+        await order_replacement(server, quorum, pod, 0.0, fewer=False)  # type: ignore[arg-type]
+    assert annotation(server.objects[object_path(quorum)], REPLACE_REPLICA) == f"{pod}.uid-9"
+    del server.objects[object_path(Ref("StatefulSet", NAMESPACE, "quorum-controller"))]
+    with pytest.raises(ReplicaControlError, match="ControllerGroup quorum has no controllers in this name"):
+        await order_replacement(server, quorum, pod, 0.0, fewer=False)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["quorum/1", "quorum/quorum-controller-1"])
+def test_a_controller_is_named_by_its_group_and_its_pod(name: str) -> None:
+    assert named_controller(name) == ("quorum", "quorum-controller-1")
+
+
+@pytest.mark.parametrize("name", ["", "quorum", "quorum/", "/1", "quorum/x", "quorum/orders-controller-1"])
+def test_another_form_of_a_controllers_name_is_an_error(name: str) -> None:
+    with pytest.raises(ReplicaControlError, match="expected GROUP/CONTROLLER, such as orders/0"):
+        named_controller(name)
 
 
 async def test_the_operator_answers_an_order_in_the_status_and_removes_it() -> None:

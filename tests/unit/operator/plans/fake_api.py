@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from epochmq_operator.manifests import ManifestSettings
+from epochmq_operator.manifests import ManifestSettings, render_manifests
 from epochmq_operator.manifests.kept_templates import image_of, mounted_config_maps
 from epochmq_operator.plans.effects import (
     Apply,
@@ -49,6 +49,8 @@ from epochmq_operator.quorum_steps import Founders, member_id
 from epochmq_operator.resources import API_VERSION, BrokerGroup, ControllerGroup, GroupResource
 
 NAMESPACE = "trade"
+COMMITTED = 7
+"""The index up to which the log of controllers is committed."""
 LABELS = {"app.kubernetes.io/managed-by": "epochmq-operator"}
 
 
@@ -84,9 +86,32 @@ SETTINGS = ManifestSettings("epochmq/broker:1", "epochmq/controller:1", "epochmq
 RENDERER = Renderer(SETTINGS, render)
 
 
+RENDERED_MAX = 500
+RENDERED: OrderedDict[object, Sequence[dict[str, Any]]] = OrderedDict()
+
+
+def render_once(
+    group: GroupResource,
+    controllers: ControllerGroup | None,
+    settings: ManifestSettings,
+    founders: Founders | None = None,
+) -> Sequence[dict[str, Any]]:
+    """The manifests of a real operator. Equal arguments have equal results, which are kept: a simulated
+    operator renders the same group hundreds of times."""
+    resources = [None if one is None else one.model_dump_json() for one in (group, controllers)]
+    key = (type(group), *resources, settings, founders)
+    found = RENDERED.pop(key, None)
+    if found is None:
+        found = render_manifests(group, controllers, settings, founders)
+    RENDERED[key] = found
+    if len(RENDERED) > RENDERED_MAX:
+        RENDERED.popitem(last=False)
+    return found
+
+
 def manifest_renderer(settings: ManifestSettings = SETTINGS) -> Renderer:
     """The renderer of a real operator with these settings."""
-    return Renderer(settings)
+    return Renderer(settings, render_once)
 
 
 class RejectedError(Exception):
@@ -371,7 +396,7 @@ class FakeApi:
 
     def _pods(self, ref: Ref, stateful_set: dict[str, Any]) -> None:
         count = stateful_set["spec"]["replicas"]
-        template = copy.deepcopy(stateful_set["spec"]["template"])
+        template = stateful_set["spec"]["template"]
         revision = f"{ref.name}-{digest(template)}"
         stateful_set["status"] = {"updateRevision": revision}
         for pod, _ in list(self.objects.items()):
@@ -388,6 +413,7 @@ class FakeApi:
                     self.objects[claim]["status"] = {"phase": "Pending"}
             if pod not in self.objects:
                 owner = {"kind": "StatefulSet", "name": ref.name, "uid": stateful_set["metadata"]["uid"]}
+                template = copy.deepcopy(template)
                 meta = template.get("metadata") or {}
                 made = {
                     "kind": "Pod",
@@ -582,13 +608,17 @@ class FakeApi:
         for controllers, leader in self.leaders.items():
             members = [ReportedMember(id=member_id(n)) for n in sorted(self.quorums[controllers])]
             reported[leader] = ReportedControllerState(
-                role="leader", term=1, groups=groups.get(controllers, []), peers=members
+                role="leader",
+                term=1,
+                groups=groups.get(controllers, []),
+                peers=members,
+                committed_index=COMMITTED,
             )
         for controllers, quorum in self.quorums.items():
-            leads = controllers in self.leaders
-            for pod in (controller_pod_name(controllers, n) for n in range(9) if not (leads and n in quorum)):
-                if self._runs(pod):
-                    reported[pod] = ReportedControllerState()
+            for n, pod in ((n, controller_pod_name(controllers, n)) for n in range(9)):
+                if self._runs(pod) and pod not in reported:
+                    behind = pod in self.behind or n not in quorum
+                    reported[pod] = ReportedControllerState(committed_index=COMMITTED - behind)
         return reported
 
     # The operator.

@@ -4,6 +4,7 @@ restart of any pod. The manifests are those of a real cluster."""
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -15,6 +16,7 @@ from epochmq_operator.plans.effects import Apply, ChangeQuorumMembers, Effect, P
 from epochmq_operator.plans.objects import Ref
 from epochmq_operator.pod_rendering import controller_pod_name
 from epochmq_protocol import properties
+from tests.unit.operator.plans import fake_api
 from tests.unit.operator.plans.fake_api import NAMESPACE, FakeApi, manifest_renderer
 from tests.unit.operator.plans.killed_operators import change_under_operators
 from tests.unit.operator.plans.updated_groups import files_of, pods_of, restarts, run
@@ -198,6 +200,7 @@ def recover(api: FakeApi) -> None:
     api.annotate(ORDERS, paused="false")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("trouble", "most"),
     [(an_unready_member, 3), (a_busy_leader, 4), (a_paused_broker_group, 4), (silence, 3)],
@@ -215,6 +218,7 @@ def test_no_member_is_added_under_these_conditions(trouble: Callable[[FakeApi], 
     assert is_at(api, 5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("trouble", [an_unready_member, a_busy_leader, silence])
 def test_no_member_is_removed_under_these_conditions(trouble: Callable[[FakeApi], None]) -> None:
     api = ready_groups(5)
@@ -245,6 +249,7 @@ def test_a_leader_transfers_its_leadership_before_it_is_removed() -> None:
     assert api.leaders["quorum"] == "quorum-controller-0"
 
 
+@pytest.mark.long
 def test_a_controller_that_does_not_start_is_taken_back() -> None:
     api = ready_groups(3)
     api.unready = {"quorum-controller-3"}
@@ -275,6 +280,7 @@ def test_a_change_is_reverted_after_its_first_member() -> None:
     assert sizes(api) == [3, 4, 3]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wrong", [0, 1, 3, 9])
 def test_a_statefulset_that_is_scaled_by_hand_during_a_change_is_scaled_back(wrong: int) -> None:
     api = ready_groups(3)
@@ -334,6 +340,7 @@ def test_a_group_of_an_earlier_release_restarts_each_controller_once_before_the_
     with monkeypatch.context() as former:
         former.setattr(group_manifests, "possible_pods_of", group_manifests.pods_of)
         former.setattr(group_manifests, "restart_digest", lambda component, template, data: None)
+        former.setattr(fake_api, "RENDERED", OrderedDict())
         api = ready_groups(3)
         api.objects[QUORUM]["status"].pop("founders")
     api.settle()
@@ -348,6 +355,7 @@ def test_a_group_of_an_earlier_release_restarts_each_controller_once_before_the_
     ]
 
 
+@pytest.mark.long
 def test_no_controller_restarts_for_an_update_while_two_run() -> None:
     api = ready_groups(1)
     api.busy = {"quorum"}
@@ -400,6 +408,7 @@ def test_an_operator_killed_after_any_effect_of_a_change_finishes_it(history: st
         assert restarts(api) == [], f"after {stop} effects"
 
 
+@pytest.mark.long
 def test_the_target_is_recorded_before_a_pod_starts_and_after_a_member_is_removed() -> None:
     """So the StatefulSet never has a member fewer than the quorum."""
     api = ready_groups(3)

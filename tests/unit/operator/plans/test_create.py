@@ -80,6 +80,7 @@ def deeds(api: FakeApi) -> list[tuple[str, str]]:
     return sorted(one for one in events if not one[0].startswith("Awaiting"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stop", range(_effects_of(GROWTH)))
 def test_an_operator_killed_after_any_effect_of_create_and_scale_up_finishes_once(stop: int) -> None:
     api, calm = FakeApi(), FakeApi()
@@ -100,6 +101,7 @@ def test_an_operator_killed_after_any_effect_of_create_and_scale_up_finishes_onc
     assert api.status(ORDERS)["plan"]["number"] == 3
 
 
+@pytest.mark.long
 def test_operators_killed_after_every_second_effect_finish_together() -> None:
     api = FakeApi()
     api.put("BrokerGroup", "orders", {"replicas": 3})

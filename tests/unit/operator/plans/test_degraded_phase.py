@@ -46,6 +46,7 @@ def test_a_ready_replica_that_is_not_in_sync_makes_the_group_degraded() -> None:
     assert api.status(ORDERS)["phase"] == "Ready"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("change", [CHANGED, {"replicas": 5}, {"replicas": 2}], ids=["update", "up", "down"])
 def test_an_orderly_change_has_its_own_phase(change: dict[str, object]) -> None:
     api = ready_group()

@@ -4,6 +4,7 @@ and without a restart of any pod. The manifests are those of a real cluster."""
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -18,6 +19,7 @@ from epochmq_operator.plans.effects import (
 from epochmq_operator.plans.objects import Ref
 from epochmq_operator.pod_rendering import broker_pod_name
 from epochmq_protocol import properties
+from tests.unit.operator.plans import fake_api
 from tests.unit.operator.plans.dledger_resource import BROKERS, LEDGER, READY, is_at, put, ready_group
 from tests.unit.operator.plans.fake_api import NAMESPACE, FakeApi
 from tests.unit.operator.plans.killed_operators import change_under_operators
@@ -176,6 +178,7 @@ def test_a_statefulset_that_is_scaled_by_hand_changes_no_member(wrong: int) -> N
     assert "AddingMember" not in api.reasons()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wrong", [0, 1, 3, 9])
 def test_a_statefulset_that_is_scaled_by_hand_during_a_change_is_scaled_back(wrong: int) -> None:
     api = ready_group(3)
@@ -253,6 +256,7 @@ def test_a_group_of_an_earlier_release_restarts_each_replica_once_before_the_fir
     with monkeypatch.context() as former:
         former.setattr(group_manifests, "possible_pods_of", group_manifests.pods_of)
         former.setattr(group_manifests, "restart_digest", lambda component, template, data: "former")
+        former.setattr(fake_api, "RENDERED", OrderedDict())
         api = ready_group(3)
         api.objects[LEDGER]["status"].pop("founders")
     api.settle()
@@ -263,6 +267,7 @@ def test_a_group_of_an_earlier_release_restarts_each_replica_once_before_the_fir
     assert restarts(api) == ["ledger-broker-2", "ledger-broker-1", "ledger-broker-0"]
 
 
+@pytest.mark.long
 def test_no_replica_restarts_for_an_update_while_two_run() -> None:
     api = ready_group(1)
     api.busy = {"ledger"}
@@ -310,6 +315,7 @@ def test_an_operator_killed_after_any_effect_of_a_change_finishes_it(history: st
         assert restarts(api) == [], f"after {stop} effects"
 
 
+@pytest.mark.long
 def test_the_target_is_recorded_after_a_member_is_removed() -> None:
     """So the StatefulSet never has a member fewer than the group."""
     api = ready_group(5)
@@ -328,6 +334,7 @@ def test_the_target_is_recorded_after_a_member_is_removed() -> None:
     assert is_at(api, 3)
 
 
+@pytest.mark.long
 def test_a_change_of_members_reloads_no_other_key() -> None:
     """The running replicas report the new configuration; what they start with names no founders any more."""
     api = ready_group(3)

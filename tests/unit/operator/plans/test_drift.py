@@ -59,6 +59,7 @@ def replicas(manifest: Mapping[str, Any]) -> int:
     return count
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("scaled", [BROKERS, CONTROLLERS], ids=["brokers", "controllers"])
 @pytest.mark.parametrize("delay", [0, 3])
@@ -76,6 +77,7 @@ def test_a_statefulset_that_was_scaled_by_hand_is_scaled_back(scaled: Ref, wrong
     assert f"spec.replicas: {wrong}, should be 3" in event.message
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("scaled", [BROKERS, CONTROLLERS], ids=["brokers", "controllers"])
 def test_no_configuration_follows_a_statefulset_that_was_scaled_by_hand(scaled: Ref, wrong: int) -> None:
@@ -90,6 +92,7 @@ def test_no_configuration_follows_a_statefulset_that_was_scaled_by_hand(scaled: 
     assert configured(api, "fileReservedTime") == {"48"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wrong", [0, 1, 4, 5])
 def test_a_group_that_waits_to_scale_up_is_scaled_back_to_its_target(wrong: int) -> None:
     api = ready_group()

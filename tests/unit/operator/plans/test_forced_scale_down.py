@@ -53,6 +53,7 @@ def test_a_scale_down_that_waits_names_the_annotation_for_the_next_replica() -> 
     assert offered(api) == f"orders-broker-4.{api.objects[ORDERS]['metadata']['generation']}"
 
 
+@pytest.mark.long
 def test_each_removal_needs_an_annotation_of_its_own() -> None:
     api = waiting_group()
     api.annotate(ORDERS, force_scale_down=offered(api) or "")
@@ -70,6 +71,7 @@ def test_each_removal_needs_an_annotation_of_its_own() -> None:
     assert (api.status(ORDERS)["phase"], api.status(ORDERS)["ready"]) == ("Ready", "3/3")
 
 
+@pytest.mark.long
 def test_a_forced_removal_has_a_warning_that_says_which_copies_are_left() -> None:
     api = waiting_group()
     api.annotate(ORDERS, force_scale_down=offered(api) or "")
@@ -81,6 +83,7 @@ def test_a_forced_removal_has_a_warning_that_says_which_copies_are_left() -> Non
     assert "orders-broker-0, orders-broker-2 have all acknowledged messages" in event.message
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("value", ["true", "orders-broker-4", "orders-broker-3.2", "orders-broker-4.1", ""])
 def test_an_annotation_that_names_no_pending_removal_has_no_effect(value: str) -> None:
     api = waiting_group()
@@ -90,6 +93,7 @@ def test_an_annotation_that_names_no_pending_removal_has_no_effect(value: str) -
     assert (size(api), forced(api)) == (5, [])
 
 
+@pytest.mark.long
 def test_an_annotation_is_used_once() -> None:
     api = waiting_group(4)
     api.annotate(ORDERS, force_scale_down=offered(api) or "")
@@ -136,6 +140,7 @@ REFUSED: dict[Callable[[FakeApi], None], str] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("trouble", REFUSED, ids=lambda found: found.__name__)
 def test_no_annotation_removes_a_replica_unless_a_known_master_stays(
     trouble: Callable[[FakeApi], None],

@@ -28,6 +28,7 @@ def sequence(api: FakeApi, rounds: int = 30) -> list[str]:
     return seen
 
 
+@pytest.mark.long
 def test_the_replicas_stop_from_the_last_one_on_and_start_from_the_first_one_on() -> None:
     api = ready_group()
     claims = {ref: api.uid(ref) for ref in api.objects if ref.kind == "PersistentVolumeClaim"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
@@ -102,7 +103,7 @@ class History(OperatorRules):
         assert {one["spec"]["replicas"] for one in api.applied[QUORUM]} == {CONTROLLERS}
 
 
-TestHistory = History.TestCase
+TestHistory = pytest.mark.long(History.TestCase)
 TestHistory.settings = settings(
     max_examples=40,
     stateful_step_count=25,

@@ -37,6 +37,7 @@ def made(chance: random.Random) -> tuple[Ref, dict[str, Any]]:
     return ref, {"kind": ref.kind, "metadata": meta}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(20))
 def test_an_index_finds_what_a_search_finds(seed: int) -> None:
     chance = random.Random(seed)

@@ -155,6 +155,7 @@ def test_each_field_of_each_owned_object_returns_from_every_wrong_value(interfer
     assert check_fields(interference, every=1) > 1500
 
 
+@pytest.mark.long
 def test_each_owned_object_that_is_deleted_comes_back(interference: Interference) -> None:
     """Also two at a time, of which the second one is deleted before or after the operator acts."""
     for ref in interference.owned:
@@ -215,6 +216,7 @@ def replacements(manifest: Mapping[str, Any]) -> list[tuple[tuple[str, ...], Any
     return []
 
 
+@pytest.mark.long
 def test_objects_that_were_replaced_with_fixed_fields_of_other_values_are_replaced_again(
     interference: Interference,
 ) -> None:

@@ -111,6 +111,7 @@ def test_a_new_group_that_says_nothing_requires_a_proof() -> None:
     assert len(modes(api)) == 10 + 3 + 2
 
 
+@pytest.mark.long
 def test_groups_of_an_earlier_release_stay_without_a_secret_and_their_status_says_so() -> None:
     api = earlier_release()
     before = templates(api)
@@ -150,6 +151,7 @@ def test_controllers_that_come_to_brokers_without_a_secret_have_none() -> None:
     assert len(modes(api)) == 10
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("former", ["Require", "Accept"])
 def test_a_group_that_had_a_secret_requires_it_when_it_says_nothing_any_more(former: str) -> None:
     api = earlier_release(former)
@@ -159,6 +161,7 @@ def test_a_group_that_had_a_secret_requires_it_when_it_says_nothing_any_more(for
     assert len(restarts(api)) == (0 if former == "Require" else 10)
 
 
+@pytest.mark.long
 def test_existing_groups_change_by_two_updates_there_and_back() -> None:
     api = earlier_release()
     before = templates(api)
@@ -190,6 +193,7 @@ def test_members_without_a_proof_are_accepted_where_the_group_says_so() -> None:
     )
 
 
+@pytest.mark.long
 def test_a_group_without_a_secret_keeps_its_members_waiting_for_it() -> None:
     """An update that a person has to approve does not begin; the others do not require a proof meanwhile."""
     api = earlier_release()

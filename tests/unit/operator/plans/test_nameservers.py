@@ -4,12 +4,14 @@ manifests are those of a real cluster."""
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 
 import pytest
 
 from epochmq_operator.manifests import group
 from epochmq_operator.plans.objects import Ref
 from epochmq_protocol import properties
+from tests.unit.operator.plans import fake_api
 from tests.unit.operator.plans.fake_api import NAMESPACE, FakeApi, manifest_renderer
 from tests.unit.operator.plans.updated_groups import files_of, pods_of, restarts
 
@@ -81,6 +83,7 @@ def test_brokers_of_a_former_release_restart_once_when_the_number_is_first_set(
 ) -> None:
     with monkeypatch.context() as former:
         former.setattr(group, "_nameservers_name", lambda controllers: None)
+        former.setattr(fake_api, "RENDERED", OrderedDict())
         api = ready_groups()
     (first, *_) = pods_of(api, BROKERS)
     assert "fetchNameSrvAddrByDnsLookup" not in files_of(api, first)
@@ -129,6 +132,7 @@ def scaled(stop: int | None) -> tuple[FakeApi, int]:
     return api, total
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stop", range(scaled(None)[1]))
 def test_an_operator_killed_after_any_effect_of_scaling_nameservers_finishes_it(stop: int) -> None:
     api, _ = scaled(stop)

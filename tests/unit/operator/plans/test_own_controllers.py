@@ -60,6 +60,7 @@ def test_a_new_group_has_as_many_controllers_as_it_asks_for(count: int) -> None:
     assert api.objects[QUORUM]["spec"] == {"replicas": count, **ADMIN}
 
 
+@pytest.mark.long
 def test_a_group_changes_the_number_one_by_one_and_restarts_no_pod() -> None:
     api = ready_group(3)
     before = {pod: api.uid(Ref("Pod", NAMESPACE, pod)) for pod in api.pods()}
@@ -76,6 +77,7 @@ def test_a_group_changes_the_number_one_by_one_and_restarts_no_pod() -> None:
     }
 
 
+@pytest.mark.long
 def test_the_resource_says_that_the_change_goes_on_until_the_controllers_are_members() -> None:
     api = ready_group(3)
     api.unready = {"orders-controller-3"}
@@ -154,6 +156,7 @@ def test_without_credentials_the_group_says_what_to_do() -> None:
     assert is_at(api, 3)
 
 
+@pytest.mark.long
 def test_a_controller_group_of_a_user_is_used_and_not_changed() -> None:
     api = WatchedApi(renderer=manifest_renderer(), can_reload=True)
     api.put("ControllerGroup", "orders", {"replicas": 3})

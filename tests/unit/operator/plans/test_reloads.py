@@ -101,6 +101,7 @@ def test_a_key_that_is_removed_again_gets_its_default_value() -> None:
     assert "reloads" not in api.status(ORDERS)
 
 
+@pytest.mark.long
 def test_a_rejected_key_is_a_condition_and_no_pod_starts_with_it() -> None:
     api = reloading_group()
     api.put("BrokerGroup", "orders", BAD)
@@ -142,6 +143,7 @@ def test_a_restart_for_another_change_starts_pods_with_the_applied_configuration
     assert mounted(api) == [True] * 3
 
 
+@pytest.mark.long
 def test_a_silent_sidecar_delays_the_change_and_restarts_nothing() -> None:
     api = reloading_group()
     api.silent = True
@@ -164,6 +166,7 @@ def test_pods_stay_when_the_operator_loses_its_credentials() -> None:
     assert api.status(ORDERS)["phase"] == "Ready"
 
 
+@pytest.mark.long
 def test_a_broker_that_cannot_run_with_the_former_value_is_restarted_with_the_new_one() -> None:
     api = ready_group()
     api.put("BrokerGroup", "orders", BAD)
@@ -213,6 +216,7 @@ def reload(stop: int | None) -> tuple[FakeApi, int]:
     return api, total
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stop", range(reload(None)[1]))
 def test_an_operator_killed_after_any_effect_of_a_reload_finishes_without_a_restart(stop: int) -> None:
     api, _ = reload(stop)

@@ -191,6 +191,7 @@ REFUSED: dict[Callable[[FakeApi], None], str] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("trouble", REFUSED, ids=lambda found: found.__name__)
 def test_an_order_is_refused_at_once_unless_enough_others_have_everything(
     trouble: Callable[[FakeApi], None],
@@ -212,6 +213,7 @@ def test_an_order_is_refused_at_once_unless_enough_others_have_everything(
     assert api.uid(CLAIM) == volume
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("value", ["", "true", LOST, f"{LOST}.", f"{LOST}.uid-0", "orders-broker-7.uid-1"])
 def test_an_order_that_names_no_volume_of_the_group_is_refused(value: str) -> None:
     api = lost_group()
@@ -222,6 +224,7 @@ def test_an_order_that_names_no_volume_of_the_group_is_refused(value: str) -> No
     assert api.status(ORDERS)["replacement"]["state"] == "Refused"
 
 
+@pytest.mark.long
 def test_a_person_may_accept_that_the_master_alone_has_everything() -> None:
     api = lost_group()
     lose_volume(api, "orders-broker-1")

@@ -172,6 +172,7 @@ def growth(stop: int | None) -> tuple[FakeApi, int]:
     return api, total
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stop", range(growth(None)[1]))
 def test_an_operator_killed_after_any_effect_of_a_growth_finishes_it(stop: int) -> None:
     api, _ = growth(stop)

@@ -69,6 +69,7 @@ def manifests(draw: st.DrawFn) -> BackupManifest:
     return manifest(draw(st.integers(0, 0xFFFFFF)), pieces, files)
 
 
+@pytest.mark.long
 @given(manifests())
 def test_a_manifest_is_read_as_it_was_written(one: BackupManifest) -> None:
     assert parse_manifest(encode_manifest(one), "m") == one
