@@ -8,10 +8,12 @@ from __future__ import annotations
 import logging
 import os
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
+from epochmq.bad_values import bad_value_text
 from epochmq.commands import (
     access,
     audits,
@@ -31,8 +33,22 @@ from epochmq.commands import (
 COMPLETE_VARIABLE = "_EPOCHMQ_COMPLETE"
 """The shell's completion function sets it."""
 
+
+class _EpochmqGroup(TyperGroup):
+    """The root command. It says what is wrong with the value of an option in words of its own, in place of
+    those of the libraries that convert it."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = bad_value_text(error)
+            raise
+
+
 app = typer.Typer(
     name="epochmq",
+    cls=_EpochmqGroup,
     help="Run RocketMQ broker groups and controllers, show their state, and send and receive messages.",
     no_args_is_help=True,
     add_completion=False,

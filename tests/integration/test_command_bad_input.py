@@ -64,7 +64,7 @@ def shell(command: EpochmqCommand, line: str) -> subprocess.CompletedProcess[str
         ("$E produce orders x --delay soon", 2, "--delay soon: expected a span"),
         ("$E produce orders x --delay 1s --at now", 2, "give --delay or --at, not both"),
         ("$E produce orders x --delay 1s --priority 2", 2, "a delayed message has no priority"),
-        ("$E produce orders x --priority -1", 2, "'--priority': Input should be greater than or equal to 0"),
+        ("$E produce orders x --priority -1", 2, "'--priority': '-1', expected at least 0"),
         ("$E consume orders --tags 'a ||'", 2, "--tags a ||: expected '*', or tags"),
         ("$E up -f - </dev/zero", 2, "more than 16777216 bytes"),
         ("$E up -f - <&-", 2, "these resources cannot be run"),

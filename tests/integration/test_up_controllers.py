@@ -171,7 +171,8 @@ def test_a_controller_with_a_separate_nameserver_ignores_an_invalid_change(run: 
     run.write("replicas: 1", "nameserver: {embedded: false}", "config: {writeLeaseMs: soon, writeLeasMs: 1}")
     done = run.try_up()
     assert done.returncode == 2
-    assert 'ControllerGroup quorum: spec.config.writeLeaseMs: "soon", expected a whole number' in done.stderr
+    expected = '(ControllerGroup quorum): spec.config.writeLeaseMs: "soon", expected a whole number'
+    assert expected in done.stderr
     run.write("replicas: 2")
     done = run.try_up()
     assert done.returncode == 2

@@ -26,6 +26,8 @@ from epochmq_protocol.headers_client import (
 from epochmq_protocol.signatures import UNIQUE_MSG_QUERY_FLAG
 from epochmq_protocol.topics import TOOLS_CONSUMER_GROUP
 
+PORT_MAX = 65535
+
 BATCH = 32
 KEY_RESULTS_MAX = 64
 LONG_MAX = (1 << 63) - 1
@@ -118,6 +120,10 @@ class StoredMessageReader:
         host, physical_offset = message.parse_message_id(text)
         ip, port = message.decode_host(host)
         address = f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
+        if not 0 < port <= PORT_MAX:
+            raise RequestError(
+                ResponseCode.QUERY_NOT_FOUND, "it is no offset id: it names no port of a broker"
+            )
         if brokers is not None and address not in brokers:
             raise RequestError(
                 ResponseCode.QUERY_NOT_FOUND, f"the id names {address}, which is no broker of this cluster"

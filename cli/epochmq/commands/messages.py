@@ -72,7 +72,7 @@ def produce(
 
     A missing topic is created if the brokers allow it (autoCreateTopicEnable)."""
     from epochmq.verbs import produce as verb
-    from epochmq.verbs.cluster_calls import parse_pairs, parse_span, parse_time
+    from epochmq.verbs.cluster_calls import parse_future, parse_pairs, parse_span
     from epochmq.verbs.target import NameserverTarget
 
     target = NameserverTarget(state, nameserver, broker_group, profile)
@@ -83,7 +83,7 @@ def produce(
             keys,
             parse_pairs("--property", properties or []),
             None if delay is None else parse_span("--delay", delay),
-            None if at is None else parse_time("--at", at),
+            None if at is None else parse_future("--at", at),
             priority,
         )
         return verb.run(

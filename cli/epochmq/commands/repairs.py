@@ -110,7 +110,9 @@ def replace_lost_replica(
 
 
 controllers_app = typer.Typer(
-    help="Restore what the controllers have lost.", no_args_is_help=True, rich_markup_mode=None
+    help="Restore what the controllers, or one of them, have lost.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 app.add_typer(controllers_app, name="controllers")
 
@@ -157,4 +159,32 @@ def adopt_groups(
             accept_missing=accept_missing,
             as_json=output is OutputFormat.JSON,
         )
+    )
+
+
+@controllers_app.command("replace")
+def replace_lost_controller(
+    controller: Annotated[
+        str,
+        typer.Argument(
+            metavar="GROUP/CONTROLLER",
+            help="A controller of a ControllerGroup, by the name or the ordinal of its pod.",
+        ),
+    ],
+    namespace: NamespaceOption = None,
+    context: ContextOption = None,
+    kubeconfig: KubeconfigOption = None,
+    timeout: SwitchoverTimeoutOption = 120,
+    output: OutputOption = OutputFormat.TEXT,
+) -> None:
+    """On Kubernetes: give a controller a new volume whose node or volume is lost for good.
+
+    Its pod gets an empty volume, copies the log, and has no vote before. The former volume is deleted. The
+    operator refuses that unless a majority of the others has every committed entry."""
+    from epochmq.verbs import lost_replica as verb
+    from epochmq.verbs.target import KubernetesTarget
+
+    target = KubernetesTarget(namespace, context, kubeconfig)
+    exit_with(
+        lambda: verb.replace_lost_controller(target, controller, timeout, as_json=output is OutputFormat.JSON)
     )

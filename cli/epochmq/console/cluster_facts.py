@@ -33,6 +33,7 @@ from epochmq.verbs import (
     dead_letters,
     group,
     message,
+    name_checks,
     offset_reset,
     pod_tables,
     topic,
@@ -249,21 +250,21 @@ class LiveClusterFacts:
 
     async def topic(self, name: str) -> VerbResult:
         """What `epochmq topic describe` prints."""
-        topic.check_topic(name)
+        name_checks.check_topic(name)
         return await self._with_client(lambda client: topic.described_topic(client, name))
 
     async def messages(
         self, name: str, span: MessageRange, *, key: str | None, count: int
     ) -> list[ReceivedMessage]:
         """What `epochmq message peek` prints."""
-        topic.check_topic(name)
+        name_checks.check_topic(name)
         return await self._with_client(
             lambda client: message.peeked_messages(client, name, span, key=key, count=count)
         )
 
     async def message_with_id(self, name: str, message_id: str) -> ReceivedMessage:
         """What `epochmq message get` prints; an id that names another address is not followed."""
-        topic.check_topic(name)
+        name_checks.check_topic(name)
 
         async def action(client: AdminClient) -> ReceivedMessage:
             known = {one.address for one in await client.brokers()}
@@ -362,7 +363,7 @@ class LiveClusterFacts:
     async def planned_reset(self, name: str, topic_name: str, point: ResetPoint) -> list[dict[str, Any]]:
         """What `epochmq group reset --dry-run` prints."""
         group.check_group(name)
-        topic.check_topic(topic_name)
+        name_checks.check_topic(topic_name)
         return await self._with_client(
             lambda client: offset_reset.planned_reset(client, name, topic_name, point, None)
         )

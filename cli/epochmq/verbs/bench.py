@@ -16,8 +16,8 @@ from epochmq.exits import ExitCode, UsageError, error_text, print_error
 from epochmq.verbs.cluster_calls import ClusterVerb
 from epochmq.verbs.group import check_group
 from epochmq.verbs.latency_histogram import LatencyHistogram
+from epochmq.verbs.name_checks import check_topic
 from epochmq.verbs.output import Column, OutputTable, VerbResult, print_result
-from epochmq.verbs.topic import check_topic
 from epochmq_protocol.errors import EpochMQError
 
 SIZE_BYTES_MAX = 4 * 1024 * 1024

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from epochmq.client.admin import AdminClient, BrokerAddress
@@ -119,11 +119,17 @@ def _is_secret(key: str) -> bool:
 def get(verb: ClusterVerb, keys: Sequence[str], broker_names: Sequence[str]) -> int:
     """Prints settings of brokers: all, or those of the keys."""
     rows, _ = _read(verb, broker_names)
-    missing = [key for key in keys if all(row["key"] != key for row in rows)]
-    if missing:
-        raise UsageError(f"KEY {', '.join(missing)}: no broker has such a setting")
+    _reject_unknown(keys, rows)
     _print([row for row in rows if not keys or row["key"] in keys], verb)
     return ExitCode.OK
+
+
+def _reject_unknown(keys: Iterable[str], rows: Sequence[dict[str, Any]]) -> None:
+    """Raises UsageError for keys that no broker has. A broker accepts them, and nothing changes."""
+    there = {row["key"] for row in rows}
+    missing = [key for key in keys if key not in there]
+    if missing:
+        raise UsageError(f"KEY {', '.join(missing)}: no broker has such a setting")
 
 
 def diff(verb: ClusterVerb, broker_names: Sequence[str]) -> int:
@@ -151,6 +157,8 @@ def change(
         if "\n" in value or "\r" in value:
             raise UsageError(f"{key}: expected a value of one line")
     rows, brokers = _read(verb, broker_names)
+    # Brokers leave keys with passwords out of what they show.
+    _reject_unknown((key for key in changes if not _is_secret(key)), rows)
     known = {(row["address"], row["key"]): row["value"] for row in rows}
     planned = [
         {
@@ -168,7 +176,8 @@ def change(
     if dry_run:
         print_error("nothing was changed (--dry-run)")
         return ExitCode.OK
-    confirm(f"Change {len(changes)} settings of {len(brokers)} brokers?", yes=yes)
+    where = "1 broker" if len(brokers) == 1 else f"{len(brokers)} brokers"
+    confirm(f"Change {', '.join(changes)} of {where}?", yes=yes)
     body = properties.format(changes).encode()
 
     async def action(client: AdminClient) -> None:

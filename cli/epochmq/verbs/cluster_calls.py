@@ -60,12 +60,14 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 def parse_pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
-    """The keys and values of `KEY=VALUE` options. Raises UsageError."""
+    """The keys and values of `KEY=VALUE` options. Raises UsageError, also for a key that is given twice."""
     pairs: dict[str, str] = {}
     for text in texts:
         key, separator, value = text.partition("=")
         if not key.strip() or not separator:
             raise UsageError(f"{option} {text}: expected KEY=VALUE")
+        if key.strip() in pairs:
+            raise UsageError(f"{option} {text}: {key.strip()} is given twice, expected one value")
         pairs[key.strip()] = value
     return pairs
 
@@ -88,6 +90,19 @@ def parse_time(option: str, text: str) -> int:
             f"{option} {text}: expected a time such as 2030-01-31T14:00, ms since 1970, or 15m, 3h or 2d "
             "(before now)"
         ) from None
+
+
+def parse_future(option: str, text: str) -> int:
+    """A time as ms since 1970, as `parse_time`, but no span: before now there is nothing to wait for. Raises
+    UsageError."""
+    if _span_ms(text) is None:
+        try:
+            return parse_time(option, text)
+        except UsageError:
+            pass
+    raise UsageError(
+        f"{option} {text}: expected a time such as 2030-01-31T14:00 or ms since 1970; a span is for --delay"
+    )
 
 
 def parse_span(option: str, text: str) -> int:

@@ -37,9 +37,8 @@ def check_config(resources: Resources) -> None:
     a warning, because the pods ignore them, too."""
     faults: list[str] = []
     for group in resources.groups:
-        faults += _faults(
-            group, _controller_loader(group) if isinstance(group, ControllerGroup) else _broker_loader(group)
-        )
+        loader = _controller_loader(group) if isinstance(group, ControllerGroup) else _broker_loader(group)
+        faults += _faults(group, loader, resources.places)
     if faults:
         raise UsageError("these resources cannot be run:\n" + "\n".join(faults))
 
@@ -64,14 +63,20 @@ def _controller_loader(group: ControllerGroup) -> Callable[[Mapping[str, str]], 
     return lambda text: load(None, QUORUM_KEYS | dict(text)).warnings
 
 
-def _faults(group: GroupResource, load: Callable[[Mapping[str, str]], Warnings]) -> list[str]:
+def _faults(
+    group: GroupResource,
+    load: Callable[[Mapping[str, str]], Warnings],
+    places: Mapping[tuple[str, ...], str],
+) -> list[str]:
     text = {key: setting_text(value) for key, value in group.spec.config.items()}
     faults: dict[str, str] = {}
 
     def note(error: ConfigError) -> None:
         is_secret = any(word in error.key.lower() for word in SECRET_KEY_WORDS)
         value = error.value if is_secret else group.spec.config.get(error.key, error.value)
-        where = f"{group.kind} {group.name}: spec.config.{error.key}"
+        place = places.get((group.kind, group.metadata.namespace, group.name, error.key))
+        subject = f"{group.kind} {group.name}"
+        where = f"{subject if place is None else f'{place} ({subject})'}: spec.config.{error.key}"
         faults.setdefault(error.key, f"{where}: {show_value(value)}, expected {error.expected}")
 
     try:

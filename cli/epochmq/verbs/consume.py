@@ -8,10 +8,10 @@ import sys
 import msgspec
 
 from epochmq.client import Consumer, ReceivedMessage
-from epochmq.exits import ExitCode, UsageError, print_error
+from epochmq.exits import ExitCode, print_error
 from epochmq.verbs.message_json import message_object
+from epochmq.verbs.name_checks import check_group, check_tags, check_topic
 from epochmq.verbs.target import NameserverTarget
-from epochmq_protocol.topics import GROUP_LENGTH_MAX, is_topic_or_group_illegal, validate_topic
 
 
 def run(
@@ -25,14 +25,9 @@ def run(
     timeout_s: float | None,
 ) -> int:
     """Prints messages until Ctrl-C, until `count` messages, or until none arrives for `timeout_s`."""
-    if problem := validate_topic(topic):
-        raise UsageError(f"TOPIC {topic}: {problem}")
-    if is_topic_or_group_illegal(group) or not 0 < len(group) <= GROUP_LENGTH_MAX:
-        raise UsageError(
-            f"--group {group:.40}: expected at most {GROUP_LENGTH_MAX} letters, digits, '-', '_', '|' and '%'"
-        )
-    if tags.strip() != "*" and not all(tag.strip() for tag in tags.split("||")):
-        raise UsageError(f"--tags {tags}: expected '*', or tags separated by '||'")
+    check_topic(topic)
+    check_group(group)
+    check_tags("--tags", tags)
     nameservers, credentials, tls = target.nameservers(), target.credentials(), target.tls()
 
     async def main() -> int:

@@ -1,5 +1,5 @@
-"""Does the part of `status`, `promote`, `fence`, `drain`, `replica replace` and `report` that concerns a
-Kubernetes cluster.
+"""Does the part of `status`, `promote`, `fence`, `drain`, `replica replace`, `controllers replace` and
+`report` that concerns a Kubernetes cluster.
 
 It reads the resources, and calls the sidecars of replicas."""
 
@@ -17,7 +17,12 @@ from epochmq_operator.kube.connection import ClusterConnection, from_kubeconfig,
 from epochmq_operator.kube.pod_commands import call_replica
 from epochmq_operator.kube.replacement_order import order_replacement
 from epochmq_operator.local.readiness import int_or_none
-from epochmq_operator.named_replica import PromotionResult, ReplicaControlError, find_replica
+from epochmq_operator.named_replica import (
+    PromotionResult,
+    ReplicaControlError,
+    find_replica,
+    named_controller,
+)
 from epochmq_operator.plans.objects import Ref
 from epochmq_operator.pods import Component
 from epochmq_operator.status_model import PodStatus, ReplicaStatus, StatusReport
@@ -117,18 +122,29 @@ def replace_replica(target: KubernetesTarget, name: str, timeout_s: float, *, ac
     server rejects the order."""
     connection, namespace = connect(target)
     group, replica = find_replica(_report(connection, namespace), name)
-
-    async def order() -> None:
-        api = Api(connection)
-        try:
-            await order_replacement(
-                api, Ref("BrokerGroup", namespace, group.name), replica.pod, timeout_s, fewer=accepts_fewer
-            )
-        finally:
-            await api.close()
-
-    asyncio.run(order())
+    ref = Ref("BrokerGroup", namespace, group.name)
+    asyncio.run(_order_replacement(connection, ref, replica.pod, timeout_s, fewer=accepts_fewer))
     return replica.pod
+
+
+def replace_controller(target: KubernetesTarget, name: str, timeout_s: float) -> str:
+    """Gives a lost controller a new volume; returns its pod. Raises ReplicaControlError, and ApiError if the
+    API server rejects the order."""
+    group, pod = named_controller(name)
+    connection, namespace = connect(target)
+    ref = Ref("ControllerGroup", namespace, group)
+    asyncio.run(_order_replacement(connection, ref, pod, timeout_s, fewer=False))
+    return pod
+
+
+async def _order_replacement(
+    connection: ClusterConnection, group: Ref, pod: str, timeout_s: float, *, fewer: bool
+) -> None:
+    api = Api(connection)
+    try:
+        await order_replacement(api, group, pod, timeout_s, fewer=fewer)
+    finally:
+        await api.close()
 
 
 def _call_sidecar(

@@ -19,9 +19,10 @@ from epochmq.client.stored_message_reader import StoredMessageFilter, StoredMess
 from epochmq.exits import ExitCode, UsageError, print_error
 from epochmq.verbs.cluster_calls import ClusterVerb, confirm
 from epochmq.verbs.message_json import message_object
+from epochmq.verbs.name_checks import check_tags, check_topic
 from epochmq.verbs.output import Column, OutputTable, VerbResult, print_result
 from epochmq.verbs.target import NameserverTarget
-from epochmq.verbs.topic import check_topic, masters_of
+from epochmq.verbs.topic import masters_of
 from epochmq_protocol import message_const
 from epochmq_protocol.bodies_base import MessageQueue
 from epochmq_protocol.codes import ResponseCode
@@ -56,10 +57,12 @@ class MessageRange:
 
 
 def message_filter(tag: str | None, sql: str | None) -> StoredMessageFilter:
-    """The filter of the options. Raises UsageError if both are given."""
+    """The filter of the options. Raises UsageError if both are given, and for tags that are none."""
     if tag is not None and sql is not None:
         raise UsageError("give --tag or --sql, not both")
-    return StoredMessageFilter(sql, is_sql=True) if sql is not None else StoredMessageFilter(tag or "*")
+    if sql is not None:
+        return StoredMessageFilter(sql, is_sql=True)
+    return StoredMessageFilter("*" if tag is None else check_tags("--tag", tag))
 
 
 COLUMNS = (
@@ -91,11 +94,20 @@ def _shown(document: dict[str, Any]) -> str:
 def peek(verb: ClusterVerb, topic: str, span: MessageRange, *, key: str | None, count: int) -> int:
     """Prints messages of a topic: those with a key, those from a place on, or the newest."""
     check_topic(topic)
+    _check_span(span)
+    if key is not None and (span.offset is not None or span.queue is not None):
+        raise UsageError("give --key, or --queue and --offset, not both: a key is searched in all queues")
     found = verb.run(lambda client: peeked_messages(client, topic, span, key=key, count=count))
     print_result(messages_result(found), verb.output)
     if not found:
         print_error(f"topic {topic} has no such message")
     return ExitCode.OK
+
+
+def _check_span(span: MessageRange) -> None:
+    """Raises UsageError for a span that ends before it begins."""
+    if span.from_ms is not None and span.until_ms is not None and span.until_ms <= span.from_ms:
+        raise UsageError("--until is not after --time, so the span has no message: expected a later time")
 
 
 async def peeked_messages(
@@ -195,7 +207,9 @@ async def find_message(
 ) -> ReceivedMessage:
     """The message with an id: the offset id that a broker gave it or, in a topic, the producer's unique
     key. An offset id names the address to ask; `brokers` are the addresses that it may name, None: any.
-    Raises RequestError."""
+    Raises RequestError, and UsageError for an empty id."""
+    if not text.strip():
+        raise UsageError("ID: the id is empty, expected the id that `epochmq produce` prints")
     reader = StoredMessageReader(client)
     if topic is not None:
         masters = masters_of(await client.route(topic))
@@ -231,6 +245,7 @@ def get(verb: ClusterVerb, text: str, topic: str | None, *, raw: bool) -> int:
 def export(verb: ClusterVerb, topic: str, span: MessageRange, *, file: Path | None, count: int | None) -> int:
     """Writes messages as JSON lines, queue by queue, each in the order of its offsets."""
     check_topic(topic)
+    _check_span(span)
 
     async def action(client: AdminClient) -> int:
         written = 0

@@ -9,8 +9,9 @@ from epochmq.client.admin import AdminClient
 from epochmq.client.stored_message_reader import StoredMessageReader
 from epochmq.exits import ExitCode, print_error
 from epochmq.verbs.cluster_calls import ClusterVerb
+from epochmq.verbs.name_checks import check_topic
 from epochmq.verbs.output import Column, OutputTable, VerbResult, print_result
-from epochmq.verbs.topic import check_topic, masters_of
+from epochmq.verbs.topic import masters_of
 from epochmq_protocol.message import decode_host
 
 FIELD_SEPARATOR, RECORD_SEPARATOR = "\x01", "\x02"

@@ -10,8 +10,9 @@ from epochmq.client.admin import AdminClient
 from epochmq.exits import ExitCode, UsageError, print_error
 from epochmq.verbs.cluster_calls import ClusterVerb, confirm, parse_time
 from epochmq.verbs.group import check_group, read_progress, read_settings
+from epochmq.verbs.name_checks import check_topic
 from epochmq.verbs.output import Column, OutputTable, VerbResult, print_result
-from epochmq.verbs.topic import check_topic, masters_of, read_stats
+from epochmq.verbs.topic import masters_of, read_stats
 from epochmq_protocol.bodies import MessageQueue
 from epochmq_protocol.bodies_admin import TopicOffset
 from epochmq_protocol.codes import RequestCode, ResponseCode

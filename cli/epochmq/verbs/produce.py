@@ -14,10 +14,10 @@ import msgspec
 from epochmq.client import Producer, SendResult
 from epochmq.exits import ExitCode, UsageError, error_text, print_error
 from epochmq.verbs.message_input import input_lines, read_file
+from epochmq.verbs.name_checks import check_group, check_property_text, check_topic
 from epochmq.verbs.target import NameserverTarget
 from epochmq_protocol import message_const
 from epochmq_protocol.errors import EpochMQError
-from epochmq_protocol.topics import GROUP_LENGTH_MAX, is_topic_or_group_illegal, validate_topic
 
 IN_FLIGHT_MAX = 64
 IN_FLIGHT_BYTES_MAX = 32 * 1024 * 1024
@@ -48,7 +48,10 @@ def content(
     """Checks what the options say. Raises UsageError."""
     if tags is not None and (not tags.strip() or "|" in tags):
         raise UsageError(f"--tag {tags}: expected one tag without '|', because consumers join tags by '||'")
-    for name in properties:
+    for option, text in (("--tag", tags), ("--key", keys)):
+        check_property_text(option, text or "")
+    for name, value in properties.items():
+        check_property_text("--property", f"{name}={value}")
         if name in RESERVED:
             raise UsageError(
                 f"--property {name}: RocketMQ uses this name; see --tag, --key, --delay, --priority"
@@ -79,12 +82,8 @@ def run(
     timeout_s: float,
 ) -> int:
     """Sends the body, the file, or each line of the input, and prints where each message was stored."""
-    if problem := validate_topic(topic):
-        raise UsageError(f"TOPIC {topic!r:.150}: {problem}")
-    if is_topic_or_group_illegal(group) or not 0 < len(group) <= GROUP_LENGTH_MAX:
-        raise UsageError(
-            f"--group {group:.40}: expected at most {GROUP_LENGTH_MAX} letters, digits, '-', '_', '|' and '%'"
-        )
+    check_topic(topic)
+    check_group(group)
     if body == "":
         raise UsageError("the message is empty; RocketMQ accepts no empty messages")
     if body is not None and file is not None:

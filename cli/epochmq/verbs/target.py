@@ -105,14 +105,24 @@ class NameserverTarget:
         return SessionCredentials(profile.access_key, secret) if profile.access_key and secret else None
 
     def tls(self) -> TlsSettings | None:
-        """The TLS of all connections; None: plain ones."""
+        """The TLS of all connections; None: plain ones. Raises UsageError for a file without certificates."""
         chosen = self._profile()
         if chosen is None or not chosen[1].tls:
             return None
+        import ssl
+
         from epochmq_protocol.transport.tls import TlsSettings
 
-        ca_file = chosen[1].ca_file
-        return TlsSettings(trust_path=ca_file, auth_server=ca_file is not None)
+        name, profile = chosen
+        if profile.ca_file is None:
+            return TlsSettings(auth_server=False)
+        path = Path(profile.ca_file).expanduser()
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+        except (OSError, ssl.SSLError) as error:
+            reason = "it has none" if isinstance(error, ssl.SSLError) else error.strerror
+            raise UsageError(f"profile {name}: caFile {path}: expected PEM certificates ({reason})") from None
+        return TlsSettings(trust_path=str(path), auth_server=True)
 
     def _profile(self) -> tuple[str, Profile] | None:
         """The profile in force: none if an option or the environment names the cluster, unless it is named,

@@ -9,6 +9,7 @@ from typing import Any
 from epochmq.client.admin import AdminClient, BrokerAddress
 from epochmq.exits import ExitCode, UsageError, print_error
 from epochmq.verbs.cluster_calls import ClusterVerb, confirm
+from epochmq.verbs.name_checks import check_topic
 from epochmq.verbs.output import Column, OutputTable, VerbResult, print_result
 from epochmq_protocol.bodies import TopicConfigAndQueueMapping, TopicStatsTable
 from epochmq_protocol.codes import RequestCode, ResponseCode
@@ -32,7 +33,6 @@ from epochmq_protocol.topics import (
     is_dlq_topic,
     is_retry_topic,
     is_system_topic,
-    validate_topic,
 )
 
 ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
@@ -66,13 +66,6 @@ def parse_perm(text: str | None) -> int | None:
 def perm_text(perm: int) -> str:
     """`rw` for 6."""
     return ("r" if perm & PERM_READ else "") + ("w" if perm & PERM_WRITE else "") or "none"
-
-
-def check_topic(topic: str) -> str:
-    """The topic's name. Raises UsageError for one that no broker accepts."""
-    if problem := validate_topic(topic):
-        raise UsageError(f"TOPIC {topic!r:.150}: {problem}")
-    return topic
 
 
 def list_topics(verb: ClusterVerb, *, everything: bool) -> int:
@@ -294,19 +287,28 @@ def alter(verb: ClusterVerb, topic: str, change: TopicChange, *, dry_run: bool) 
 def _header(
     topic: str, present: TopicConfigAndQueueMapping, change: TopicChange, *, is_new: bool
 ) -> CreateTopicRequestHeader:
-    """The request that makes the change. RocketMQ keeps the attributes that a request does not name."""
+    """The request that makes the change. RocketMQ keeps the attributes that a request does not name. Raises
+    UsageError for queues that nobody could read."""
 
     def chosen(wanted: int | None, now: int, default: int) -> int:
         return wanted if wanted is not None else default if is_new else now
 
+    read = chosen(change.read_queues, present.read_queue_nums, QUEUES_DEFAULT)
+    write = chosen(change.write_queues, present.write_queue_nums, QUEUES_DEFAULT)
+    names_queues = change.read_queues is not None or change.write_queues is not None
+    if names_queues and read < write:
+        raise UsageError(
+            f"{read} read queues and {write} write queues: nobody could read the messages in the others; "
+            f"expected --read-queues of at least {write}"
+        )
     attributes = [
         f"-{key}" if value is None else f"+{key}={value}" for key, value in sorted(change.attributes.items())
     ]
     return CreateTopicRequestHeader(
         topic=topic,
         default_topic=AUTO_CREATE_TOPIC_KEY_TOPIC,
-        read_queue_nums=chosen(change.read_queues, present.read_queue_nums, QUEUES_DEFAULT),
-        write_queue_nums=chosen(change.write_queues, present.write_queue_nums, QUEUES_DEFAULT),
+        read_queue_nums=read,
+        write_queue_nums=write,
         perm=chosen(change.perm, present.perm, PERM_READ | PERM_WRITE),
         topic_filter_type=present.topic_filter_type.name,
         topic_sys_flag=present.topic_sys_flag,
@@ -339,7 +341,14 @@ async def _apply(
     if not dry_run:
 
         async def write(pair: tuple[BrokerAddress, CreateTopicRequestHeader]) -> None:
-            await client.call(pair[0].address, RequestCode.UPDATE_AND_CREATE_TOPIC, pair[1])
+            broker, header = pair
+            try:
+                await client.call(broker.address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+            except RequestError as error:
+                if not header.attributes:
+                    raise
+                # RocketMQ names what is wrong with an attribute, but not which one it is.
+                raise RequestError(error.code, f"{error.remark}; in {header.attributes}") from None
 
         await client.gather(write, zip(masters, headers, strict=True))
         if any(header.order for header in headers):

@@ -138,6 +138,7 @@ def test_a_user_is_deleted_everywhere_after_a_question(brokers: Brokers, typed: 
     assert "user shop does not exist" in typed("user", "delete", "shop", "--yes", expected=1)[1]
 
 
+@pytest.mark.long
 def test_entries_of_an_acl_are_created_changed_and_deleted(brokers: Brokers, typed: Typed) -> None:
     typed("user", "create", "shop", stdin=SECRET)
     create = ("acl", "create", "User:shop", "--resource", "topic:orders", "--resource", "Group:g*")

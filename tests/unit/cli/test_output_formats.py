@@ -24,6 +24,7 @@ TEXT_OR_JSON = {
     "replica discard": "what was done, as a sentence or an object",
     "replica replace": "what was done, as a sentence or an object",
     "controllers adopt": "what was done, as sentences or an object",
+    "controllers replace": "what was done, as a sentence or an object",
 }
 """The verbs with the formats `text` and `json`, and what they print."""
 WITHOUT = {

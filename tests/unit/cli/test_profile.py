@@ -8,6 +8,7 @@ import pytest
 
 from epochmq.exits import UsageError
 from epochmq.verbs.target import NameserverTarget
+from tests.support.certificates import Authority
 
 PROFILES = """\
 current: prod
@@ -16,7 +17,7 @@ profiles:
   test: {nameserver: "t:3"}
   half: {nameserver: "h:4", accessKey: alone}
   filed: {nameserver: "f:5", accessKey: admin, secretKeyFile: FILE}
-  secure: {nameserver: "s:6", tls: true, caFile: /ca.pem}
+  secure: {nameserver: "s:6", tls: true, caFile: AUTHORITY}
 """
 
 
@@ -27,7 +28,9 @@ def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     secret = tmp_path / "secret"
     secret.write_text("from-file\n")
     path = tmp_path / "config.yaml"
-    path.write_text(PROFILES.replace("FILE", str(secret)))
+    authority = tmp_path / "authority.pem"
+    authority.write_bytes(Authority("tests").pem)
+    path.write_text(PROFILES.replace("AUTHORITY", str(authority)).replace("FILE", str(secret)))
     path.chmod(0o600)
     monkeypatch.setenv("EPOCHMQ_CONFIG", str(path))
     return path
@@ -76,18 +79,18 @@ def test_half_a_user_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
         target().credentials()
 
 
-def test_a_profile_may_use_tls() -> None:
+def test_a_profile_may_use_tls(profiles: Path) -> None:
     assert target().tls() is None
     tls = target(profile="secure").tls()
     assert tls is not None
-    assert (tls.trust_path, tls.auth_server) == ("/ca.pem", True)
+    assert (tls.trust_path, tls.auth_server) == (str(profiles.with_name("authority.pem")), True)
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("profiles: [1]", "Expected `object`"),
-        ("profiles: {a: {nameservers: x}}", "unknown field `nameservers`"),
+        ("profiles: [1]", "profiles: a list, expected a mapping of names to profiles"),
+        ("profiles: {a: {nameservers: x}}", "profiles.a.nameservers: unknown field, expected nameserver"),
         ("profiles: {a: ", "line 1: not valid YAML"),
         ("\x00", "not valid YAML"),
         ("current: gone\nprofiles: {a: {}}", "profile gone: not in"),

@@ -65,6 +65,7 @@ def test_a_wrong_nameserver_is_rejected_at_the_start(capsys: pytest.CaptureFixtu
     assert "expected HOST:PORT" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_no_process_of_a_pod_imports_the_console() -> None:
     code = (
         "import sys, epochmq.main, epochmq.processes, epochmq_broker.main, epochmq_sidecar.main\n"
