@@ -1,24 +1,30 @@
 """Makes what a release consists of (`make release`): wheel and source distribution, the chart as a package of
-Helm's, a bill of materials (CycloneDX) for each lock file of an image, and the checksums of them all.
+Helm's, the images as OCI archives, a bill of materials (CycloneDX) for each lock file of an image and for
+each image, and the checksums of them all.
 
-The same commit gives the same bytes: times come from it (`SOURCE_DATE_EPOCH`). The Dockerfile builds images
-from the same lock files."""
+The same commit gives the same bytes, except of images: times come from it (`SOURCE_DATE_EPOCH`). Images
+contain packages of Debian, which its mirrors replace."""
 
 from __future__ import annotations
 
 import argparse
 import gzip
 import hashlib
+import json
 import os
 import re
 import subprocess
 import sys
 import tarfile
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import yaml
+
+from tools import release_images
+from tools.release_images import ImageError
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 CHART: Final = ROOT / "charts" / "epochmq-operator"
@@ -97,8 +103,26 @@ def write_bill(to: Path, name: str) -> None:
 def write_sums(to: Path) -> None:
     """The checksums of all files, as `sha256sum --check` reads them."""
     files = [path for path in sorted(to.iterdir()) if path.name != SUMS]
-    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files]
+    lines = [f"{_digest(path)}  {path.name}\n" for path in files]
     (to / SUMS).write_text("".join(lines), encoding="utf-8")
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_images(
+    to: Path, number: str, time_s: int, targets: Sequence[str], base: str, options: Sequence[str]
+) -> None:
+    """The images and their bills of materials. Raises ReleaseError."""
+    try:
+        for target in targets:
+            archive = release_images.build_image(ROOT, to, target, number, time_s, base=base, options=options)
+            text = json.dumps(release_images.bill(archive, target, number), indent=2)
+            (to / f"epochmq-{target}-image.cdx.json").write_text(f"{text}\n", encoding="utf-8")
+    except ImageError as error:
+        raise ReleaseError(str(error)) from None
 
 
 def run(command: list[str]) -> None:
@@ -108,8 +132,15 @@ def run(command: list[str]) -> None:
         raise ReleaseError(f"{' '.join(command)} failed ({done.returncode}):\n{done.stdout}{done.stderr}")
 
 
-def make_release(to: Path) -> None:
-    """Writes a release into an empty or new directory."""
+def make_release(
+    to: Path,
+    *,
+    images: Sequence[str] = (),
+    base: str = release_images.BASE,
+    build_options: Sequence[str] = (),
+) -> None:
+    """Writes a release into an empty or new directory. `images`: targets of the `Dockerfile`, built on the
+    image `base` with further options of buildah. Raises ReleaseError."""
     number, time_s = version(), commit_time()
     if to.exists() and any(to.iterdir()):
         raise ReleaseError(f"{to} is not empty; a release needs a new directory")
@@ -119,6 +150,7 @@ def make_release(to: Path) -> None:
     pack_chart(to, number, time_s)
     for name in BILLS:
         write_bill(to, name)
+    write_images(to, number, time_s, images, base, build_options)
     write_sums(to)
 
 
@@ -126,9 +158,24 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description="Makes what a release consists of.")
     parser.add_argument("--to", type=Path, default=ROOT / "build" / "release", help="a new directory")
-    to = parser.parse_args().to
+    parser.add_argument("--base", default=release_images.BASE, help="the base of the images")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--without-images", action="store_true", help="build no images, which needs buildah")
+    which.add_argument(
+        "--image", action="append", choices=release_images.TARGETS, help="build this image only"
+    )
+    parser.add_argument(
+        "--build-option",
+        action="append",
+        default=[],
+        metavar="OPTION",
+        help="a further option of buildah build",
+    )
+    given = parser.parse_args()
+    to: Path = given.to
+    images = () if given.without_images else given.image or release_images.TARGETS
     try:
-        make_release(to)
+        make_release(to, images=images, base=given.base, build_options=given.build_option)
     except ReleaseError as error:
         raise SystemExit(str(error)) from None
     for path in sorted(to.iterdir()):
