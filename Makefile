@@ -6,6 +6,8 @@ STAMP  := $(VENV)/.installed
 SPARK  := $(VENV)/.installed-spark
 STATE  ?= .epochmq
 ROOM   ?=
+# Thousands of processes of the tests would compile the same modules again, a second each.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: install install-spark run stop quick lint test soak mutants bench docs release kube kube-down lock clean
 
@@ -67,9 +69,10 @@ docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "build/site; to read it with its search: $(BIN)/python -m http.server --bind 127.0.0.1 --directory build/site"
 
-# What a release consists of, in build/release: wheel, sources, chart, bills of materials, checksums.
+# What a release consists of, in build/release: wheel, sources, chart, images (by buildah, on the image BASE), bills of
+# materials, checksums.
 release: install
-	$(BIN)/python -m tools.release
+	$(BIN)/python -m tools.release $(if $(BASE),--base $(BASE))
 
 # How many of 300 single-operator mutants of the packages that store messages the tests detect; part of soak.
 mutants: install
