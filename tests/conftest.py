@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Generator
 
 import pytest
@@ -16,6 +17,12 @@ settings.load_profile("patient")
 
 REPORT_CHARACTERS = 1500
 """Of the output of one process."""
+
+
+def pytest_collection_finish() -> None:
+    """Leaves the objects of ten thousand tests out of all further garbage collections."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

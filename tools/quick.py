@@ -20,8 +20,8 @@ from tools.run_tests import BIN, ROOT, Part, SuiteRun
 UNIT_TESTS = Path("tests", "unit")
 SIMULATED_SEEDS = 3
 """Of each world; `make test` runs hundreds."""
-PROCESSES_PER_CORE = 2
-"""Of the unit tests: about half of their time is waiting, for events and for files."""
+PROCESSES_PER_CORE = 4
+"""Of the unit tests: most of their time is waiting, for events and for files."""
 
 
 class UnknownRoomError(Exception):

@@ -79,6 +79,7 @@ def test_the_largest_entry_leaves_room_for_a_filler(tmp_path: Path) -> None:
     log.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(15))
 def test_any_history_of_appends_truncations_expiry_and_restarts_equals_the_model(
     tmp_path: Path, seed: int

@@ -16,6 +16,7 @@ from tests.support.descriptors import open_files_in
 from tests.unit.dledger.file_logs import FILE_SIZE, INDEX_FILE_SIZE, cut, grow, opened, same
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(25))
 def test_any_history_of_appends_truncations_and_restarts_equals_the_model(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)

@@ -56,6 +56,7 @@ class SlowDisk:
         return sync
 
 
+@pytest.mark.long
 async def test_a_slow_sync_stops_neither_heartbeats_nor_reads(
     group: RaftGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:

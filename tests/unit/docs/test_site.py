@@ -24,6 +24,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.mark.long
 def test_every_page_is_in_the_site(site: Path) -> None:
     for path in [*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")]:
         page = site / site_path(str(path.relative_to(ROOT))).replace("README.md", "index.md")

@@ -250,6 +250,7 @@ def test_other_messages_are_units_of_one_message(tmp_path: Path) -> None:
     store.stop()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(12))
 def test_random_batches_survive_restarts_kills_and_truncations(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)

@@ -36,6 +36,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.long
 @pytest.mark.fsync
 def test_acknowledged_messages_survive_repeated_kills(tmp_path: Path) -> None:
     rng = random.Random(1)

@@ -16,6 +16,7 @@ LAST = 10 * UNIT_BYTES * 3  # the first byte of the queue's last file
 NUMBER = COUNT - 1 - 30
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bit", range(12 * 8))
 def test_no_flipped_bit_of_the_last_unit_loses_its_message(tmp_path: Path, bit: int) -> None:
     """Of a queue beside another one with newer messages."""

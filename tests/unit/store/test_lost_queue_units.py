@@ -98,6 +98,7 @@ ROT: dict[str, Callable[[Path, MessageExt], None]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["stopped", "killed", "crashed"])
 @pytest.mark.parametrize("rot", ROT)
 @pytest.mark.parametrize(("rotten", "file"), [(0, 0), (13, 0), (13, 2), (22, 2), (EARLY, 0), (EARLY + 3, 2)])

@@ -27,6 +27,7 @@ def flush(store: MessageStore, rng: random.Random) -> int:
     return store.flushed_where
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(40))
 def test_flushed_messages_survive_a_power_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int

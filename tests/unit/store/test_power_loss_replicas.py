@@ -34,6 +34,7 @@ def receive(store: MessageStore, log: bytes, until: int, rng: random.Random) -> 
     store.note_replicated_bytes()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flush_disk_type", ["SYNC_FLUSH", "ASYNC_FLUSH"])
 @pytest.mark.parametrize("seed", range(12))
 def test_a_replica_recovers_its_flushed_bytes(

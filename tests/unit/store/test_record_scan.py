@@ -109,6 +109,7 @@ FIELDS: dict[str, Callable[[int], int]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FIELDS)
 @pytest.mark.parametrize("number", [0, 50, 100, 500])
 def test_a_flipped_bit_damages_its_record_alone(store: MessageStore, name: str, number: int) -> None:
@@ -176,6 +177,7 @@ def test_unreadable_pages_are_damage(store: MessageStore, monkeypatch: pytest.Mo
     assert (found.start, found.end) == (first, last)
 
 
+@pytest.mark.long
 def test_random_damage_is_found_and_never_more_than_the_records_that_it_touches(store: MessageStore) -> None:
     file = store.log.files.files[0]
     starts = starts_of(file)
@@ -285,6 +287,7 @@ def scan_before(file: MappedFile, end: int) -> ScannedUnit:
     raise AssertionError("the scan has no end")
 
 
+@pytest.mark.long
 def test_a_scan_ends_before_the_record_that_its_end_cuts(store: MessageStore) -> None:
     file = store.log.files.files[0]
     starts = starts_of(file)

@@ -180,6 +180,7 @@ def test_recovery_reads_only_records_newer_than_the_checkpoint(tmp_path: Path) -
     assert check_recovered(again, tmp_path / "w") == 80
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(60))
 def test_after_any_damage_the_longest_valid_prefix_of_the_log_stays(tmp_path: Path, seed: int) -> None:
     """After a kill, the log is truncated or overwritten at any place, and queues and index are truncated,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tools import purity
 
 PURE = {"p.pure", "p.values"}
@@ -55,5 +57,6 @@ else:
     assert faults(source) == [(7, "a pure module imports socket")]
 
 
+@pytest.mark.long
 def test_every_pure_module_of_the_product_is_pure() -> None:
     assert purity.main() == 0

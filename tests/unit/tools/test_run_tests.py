@@ -66,6 +66,7 @@ SKIPPED [1] tests/unit/broker/test_cold_reads.py: files are in memory: [tmpfs]
     ]
 
 
+@pytest.mark.long
 def test_real_summaries_of_pytest_are_understood(tmp_path: Path) -> None:
     (tmp_path / "test_module.py").write_text(
         "import pytest\npytest.importorskip('no_such_module', reason='no module')\n"
