@@ -4,6 +4,9 @@
 run ruff, the import layers, the pure modules, the types, some seeds of each simulated world, and unit tests.
 Spark, Java and Kubernetes are not needed. Tests with the mark `long` are left to `make test`.
 
+The unit tests are divided by their files into shares, one for each process of pytest: so each collects only
+its own tests.
+
 A room is a root of the product such as `store`, whose code is in `store/epochmq_store`, or a package inside
 one, or any other folder of `tests/unit`. Its unit tests are in the folder of `tests/unit` with its name, or
 with that of the nearest room around it. mypy always gets the whole tree: it keeps its results, and checks
@@ -15,13 +18,13 @@ import os
 import sys
 from pathlib import Path
 
-from tools.run_tests import BIN, ROOT, Part, SuiteRun
+from tools.run_tests import BIN, ROOT, Lane, Part, SuiteRun
 
 UNIT_TESTS = Path("tests", "unit")
 SIMULATED_SEEDS = 3
 """Of each world; `make test` runs hundreds."""
 PROCESSES_PER_CORE = 4
-"""Of the unit tests: most of their time is waiting, for events and for files."""
+"""That run unit tests: most of their time is waiting, for events and for files."""
 
 
 class UnknownRoomError(Exception):
@@ -52,15 +55,30 @@ def unit_tests(room: str, checkout: Path = ROOT) -> Path:
     return folder
 
 
+def shares(tests: Path, count: int, checkout: Path = ROOT) -> list[list[str]]:
+    """The files with the unit tests of a folder, relative to the checkout, in at most so many shares with
+    about the same number of bytes. Neighbours stay together, because they import the same modules."""
+    files = sorted((checkout / tests).rglob("test_*.py"))
+    if tests == UNIT_TESTS:  # `make quick ROOM=spark` has them
+        files = [file for file in files if not file.is_relative_to(checkout / UNIT_TESTS / "spark")]
+    total = sum(file.stat().st_size for file in files) + 1
+    divided: list[list[str]] = [[] for _ in range(count)]
+    before = 0
+    for file in files:
+        divided[before * count // total].append(str(file.relative_to(checkout)))
+        before += file.stat().st_size
+    return [share for share in divided if share]
+
+
 def parts(tests: Path, cores: int) -> list[Part]:
     """The parts of a run with these unit tests, on so many cores."""
-    processes = cores * PROCESSES_PER_CORE
-    pytest = [sys.executable, "-m", "pytest", "-q", "-n", str(processes), "--dist", "worksteal"]
-    selection = ["-m", "not soak and not long", str(tests)]
-    if tests == UNIT_TESTS:
-        selection += ["--ignore", str(UNIT_TESTS / "spark")]  # `make quick ROOM=spark` has them
+    pytest = [sys.executable, "-m", "pytest", "-q", "-m", "not soak and not long"]
+    divided = shares(tests, cores * PROCESSES_PER_CORE)
     return [
-        Part("unit tests", [*pytest, *selection]),
+        *(
+            Part(f"unit tests {number} of {len(divided)}", [*pytest, *share])
+            for number, share in enumerate(divided, 1)
+        ),
         _check("ruff", str(BIN / "ruff"), "check", "."),
         _check("formatting", str(BIN / "ruff"), "format", "--check", "."),
         _check("import layers", str(BIN / "lint-imports")),
@@ -85,7 +103,8 @@ def main(arguments: list[str]) -> int:
         print(f"quick: {error}", file=sys.stderr)
         return 2
     cores = os.cpu_count() or 1
-    return SuiteRun(parts(tests, cores), cores, show_passed=False).all()
+    workers: dict[Lane, int] = {"processes": cores * PROCESSES_PER_CORE, "computation": 1}
+    return SuiteRun(parts(tests, cores), workers, show_passed=False).all()
 
 
 if __name__ == "__main__":

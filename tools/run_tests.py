@@ -24,6 +24,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -44,6 +45,8 @@ FAILED_TESTS_MAX = 20
 Lane = Literal["processes", "kubernetes", "computation"]
 WORKERS: dict[Lane, int] = {"processes": 2, "kubernetes": 1, "computation": 1}
 """How many parts of a lane run at a time. They start in their order."""
+ONE_AT_A_TIME: dict[Lane, int] = dict.fromkeys(WORKERS, 1)
+"""In each lane."""
 
 
 class Part(NamedTuple):
@@ -151,11 +154,11 @@ def skip_summary(output: str) -> Counter[str]:
 class SuiteRun:
     """One run of parts."""
 
-    def __init__(self, parts: list[Part], workers_max: int, *, show_passed: bool = True) -> None:
-        """`workers_max` limits the workers of each lane; `show_passed` is whether the output of parts that
-        passed is printed, too."""
+    def __init__(self, parts: list[Part], workers: Mapping[Lane, int], *, show_passed: bool = True) -> None:
+        """`workers` is how many parts of each lane run at a time; `show_passed` is whether the output of
+        parts that passed is printed, too."""
         self.parts = parts
-        self.workers_max = workers_max
+        self.workers = workers
         self.show_passed = show_passed
         self.failed: dict[str, list[str]] = {}
         """The failed parts, each with its failed tests."""
@@ -167,7 +170,7 @@ class SuiteRun:
 
     def all(self) -> int:
         """Runs all parts; returns the exit status, 1 if one failed."""
-        lanes = [lane for lane, count in WORKERS.items() for _ in range(min(count, self.workers_max))]
+        lanes = [lane for lane, count in self.workers.items() for _ in range(count)]
         with ThreadPoolExecutor(len(lanes)) as pool:
             try:
                 for done in [pool.submit(self._work, lane) for lane in lanes]:
@@ -255,8 +258,9 @@ def main() -> int:
     # Background jobs of a shell ignore SIGINT, and processes of the tests would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if sys.argv[1] == "soak":
-        return SuiteRun(SOAK, 1).all()
-    return SuiteRun(TEST, os.cpu_count() or 1).all()
+        return SuiteRun(SOAK, ONE_AT_A_TIME).all()
+    one_core = os.cpu_count() == 1
+    return SuiteRun(TEST, ONE_AT_A_TIME if one_core else WORKERS).all()
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tools.quick import UnknownRoomError, main, parts, rooms, unit_tests
+from tools.quick import UnknownRoomError, main, parts, rooms, shares, unit_tests
+from tools.run_tests import ROOT
 
 
 @pytest.fixture
@@ -77,5 +78,30 @@ def test_every_room_of_the_checkout_has_tests() -> None:
 
 def test_only_the_unit_tests_depend_on_the_room() -> None:
     of_room, of_tree = parts(Path("tests/unit/store"), 2), parts(Path("tests/unit"), 2)
-    assert [one for one in of_room if one not in of_tree] == [of_room[0]]
-    assert of_room[0].command[-3:] == ["-m", "not soak and not long", "tests/unit/store"]
+    others = [one for one in of_room if one in of_tree]
+    assert of_room[-len(others) :] == of_tree[-len(others) :] == others
+    for part in of_room[: -len(others)]:
+        at = part.command.index("not soak and not long") + 1
+        assert all(Path(file).is_relative_to("tests/unit/store") for file in part.command[at:])
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 100])
+def test_every_file_is_in_one_share_beside_its_neighbours(tmp_path: Path, count: int) -> None:
+    names = [f"tests/unit/store/{folder}/test_{number}.py" for folder in "ab" for number in range(8)]
+    for size, name in enumerate(names):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(bytes(size))
+    divided = shares(Path("tests/unit/store"), count, tmp_path)
+    assert [name for share in divided for name in share] == names
+    largest, total = max(range(len(names))), sum(range(len(names)))
+    sizes = [sum(names.index(name) for name in share) for share in divided]
+    assert max(sizes) <= total / count + largest
+
+
+def test_the_shares_of_the_tree_have_all_unit_tests_but_those_of_spark() -> None:
+    files = {str(file.relative_to(ROOT)) for file in (ROOT / "tests/unit").rglob("test_*.py")}
+    divided = shares(Path("tests/unit"), 8)
+    assert len(divided) == 8
+    assert {name for share in divided for name in share} == {
+        name for name in files if not name.startswith("tests/unit/spark/")
+    }

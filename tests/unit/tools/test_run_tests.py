@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.run_tests import TEST, Lane, Part, SuiteRun, skip_summary
+from tools.run_tests import ONE_AT_A_TIME, TEST, WORKERS, Lane, Part, SuiteRun, skip_summary
 
 
 def part(name: str, code: str, lane: Lane = "processes", niceness: int = 0) -> Part:
@@ -23,7 +23,7 @@ def test_all_parts_run_and_the_failed_ones_are_listed(capsys: pytest.CaptureFixt
         part("on a cluster", "", "kubernetes"),
         part("a computation", "import os; assert os.getsid(0) == os.getpid()", "computation", niceness=10),
     ]
-    assert SuiteRun(parts, 2).all() == 1
+    assert SuiteRun(parts, WORKERS).all() == 1
     printed = capsys.readouterr().out
     assert "output of the first" in printed
     assert "[2/5] second: FAILED (3)" in printed
@@ -39,7 +39,7 @@ FAILED tests/unit/a.py::test_bytes[two words - 1] - assert b'0' == \\
 ERROR tests/unit/c.py
 2 failed
 """
-    assert SuiteRun([part("tests", f"print({summary!r}); raise SystemExit(1)")], 1).all() == 1
+    assert SuiteRun([part("tests", f"print({summary!r}); raise SystemExit(1)")], ONE_AT_A_TIME).all() == 1
     expected = "  failed: tests\n    tests/unit/a.py::test_bytes[two words - 1]\n    tests/unit/c.py\n"
     assert capsys.readouterr().out.endswith(expected)
 
@@ -57,7 +57,7 @@ SKIPPED [30] tests/spark/test_hdfs.py:33: missing: `java` 17 or newer
 SKIPPED [1] tests/unit/broker/test_cold_reads.py: files are in memory: [tmpfs]
 """
     parts = [part("first", f"print({first!r})"), part("second", f"print({second!r})"), part("third", "")]
-    assert SuiteRun(parts, 1).all() == 0
+    assert SuiteRun(parts, ONE_AT_A_TIME).all() == 0
     assert capsys.readouterr().out.splitlines()[-4:] == [
         "skipped 32 tests: missing: `java` 17 or newer",
         "skipped 1 test: missing: numba (make install-spark)",
@@ -85,7 +85,7 @@ def test_real_summaries_of_pytest_are_understood(tmp_path: Path) -> None:
 
 def test_the_output_of_parts_that_passed_can_be_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     parts = [part("good", "print('not interesting')"), part("bad", "raise SystemExit('interesting')")]
-    assert SuiteRun(parts, 1, show_passed=False).all() == 1
+    assert SuiteRun(parts, ONE_AT_A_TIME, show_passed=False).all() == 1
     printed = capsys.readouterr().out
     assert "not interesting" not in printed
     assert "interesting" in printed
@@ -93,7 +93,7 @@ def test_the_output_of_parts_that_passed_can_be_left_out(capsys: pytest.CaptureF
 
 def test_the_parts_of_a_lane_run_in_their_order(capsys: pytest.CaptureFixture[str]) -> None:
     names = [str(number) for number in range(4)]
-    assert SuiteRun([part(name, "") for name in names], 1).all() == 0
+    assert SuiteRun([part(name, "") for name in names], ONE_AT_A_TIME).all() == 0
     started = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.endswith("…")]
     assert started == names
 
