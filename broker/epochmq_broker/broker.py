@@ -24,6 +24,7 @@ from epochmq_broker.auth.provisioning import provide_users
 from epochmq_broker.config.addresses import client_ip_address
 from epochmq_broker.config.broker_config import BrokerConfig, LiveConfig, LoadedBrokerConfig
 from epochmq_broker.config.clock import now_ms
+from epochmq_broker.config.tls_settings import outgoing_tls
 from epochmq_broker.membership.acting.group_poll import other_members
 from epochmq_broker.membership.controlled.replica_control import ReplicaControl
 from epochmq_broker.membership.modes.availability_mode import GroupParts
@@ -67,6 +68,7 @@ from epochmq_protocol.transport.client import RemotingClient
 from epochmq_protocol.transport.connection import RemotingConnection
 from epochmq_protocol.transport.in_process_calls import InProcessCalls
 from epochmq_protocol.transport.member_authentication import MemberAuthentication
+from epochmq_protocol.transport.outgoing_tls import ClientCertificates
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +119,8 @@ class Broker:
             live, self.store, self.writer, controlled=mode_type.is_controlled, members=members
         )
         credentials = parse_credentials(config.inner_client_authentication_credentials)
-        self.client = RemotingClient(credentials=credentials, members=members)
+        outgoing = ClientCertificates.of_member(outgoing_tls(config))
+        self.client = RemotingClient(credentials=credentials, members=members, tls=outgoing)
         self.routes = TopicRoutes(live, self.client)
         peers = PeerCopies(live, self.client, partial(other_members, self.client, live))
         self.scrub = LogScrub(live, self.store, confirmed=self._confirmed, peers=peers)

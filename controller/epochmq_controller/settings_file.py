@@ -19,6 +19,12 @@ from epochmq_controller import text_files
 from epochmq_protocol import properties, typed_config
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import ConfigError, RequestError
+from epochmq_protocol.transport.outgoing_tls import (
+    SPELLINGS,
+    USE_KEY,
+    outgoing_from_properties,
+    with_tls_file,
+)
 from epochmq_protocol.transport.tls import TlsSettings, tls_from_properties
 
 log = logging.getLogger(__name__)
@@ -32,6 +38,9 @@ class LoadedSettings(Generic[C]):
 
     config: C
     tls: TlsSettings
+    """TLS of connections that others open to this process."""
+    outgoing_tls: TlsSettings | None
+    """TLS of connections that this process opens; None: plain ones."""
     extra: dict[str, str]
     """Keys that this process does not know. They are kept and shown, as in Java."""
     warnings: list[str]
@@ -50,13 +59,16 @@ def load(
     ignored. Keys in `known_elsewhere` cause no warning. ConfigError names a key, its value and what was
     expected."""
     values = {**(defaults or {}), **properties.parse(text), **(overrides or {})}
-    tls, values = tls_from_properties({key: value for key, value in values.items() if key not in without})
+    values = with_tls_file({key: value for key, value in values.items() if key not in without})
+    tls, rest = tls_from_properties(values)
+    outgoing = outgoing_from_properties(values, tls.mode)
+    values = {key: value for key, value in rest.items() if key not in SPELLINGS and key != USE_KEY}
     known = typed_config.keys(kind)
     extra = {key: value for key, value in values.items() if key not in known}
     config, warnings = typed_config.load(
         kind, {key: value for key, value in values.items() if key in known or key not in known_elsewhere}
     )
-    return LoadedSettings(config, tls, extra, warnings)
+    return LoadedSettings(config, tls, outgoing, extra, warnings)
 
 
 def to_text(config: msgspec.Struct, extra: Mapping[str, str]) -> str:

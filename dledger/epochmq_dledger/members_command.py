@@ -19,6 +19,7 @@ from epochmq_protocol.transport.group_members import (
     MembersError,
 )
 from epochmq_protocol.transport.member_authentication import members_of_environment
+from epochmq_protocol.transport.outgoing_tls import tls_of_environment
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 
@@ -52,8 +53,11 @@ class MembersCommand:
 
     async def _change_within_timeout(self, address: str, wanted: MemberChange) -> GroupMembers:
         try:
-            members = members_of_environment()
-            async with asyncio.timeout(CHANGE_TIMEOUT_S), RemotingClient(members=members) as client:
+            members, tls = members_of_environment(), tls_of_environment()
+            async with (
+                asyncio.timeout(CHANGE_TIMEOUT_S),
+                RemotingClient(members=members, tls=tls) as client,
+            ):
                 return await self.members.change(client, address, wanted)
         except TimeoutError:
             raise MembersError(

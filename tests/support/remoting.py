@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import json
 import socket
+import ssl
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ _opaques = itertools.count(1)
 Sign = Callable[[dict[str, str], bytes], dict[str, str]]
 _signing: dict[str, Sign] = {}
 """How `call` signs its requests, by their address."""
+_tls: dict[str, ssl.SSLContext] = {}
+"""The TLS of `call`, by the address of the request."""
 VERSION = 479
 
 
@@ -73,6 +76,22 @@ def sign_requests_to(address: str, sign: Sign) -> None:
     _signing[address] = sign
 
 
+def use_tls_to(address: str, context: ssl.SSLContext) -> None:
+    """Lets `call` connect to this address by TLS."""
+    _tls[address] = context
+
+
+def _connect(address: str, timeout_s: float) -> socket.socket:
+    plain = socket.create_connection(split_address(address), timeout=timeout_s)
+    if (context := _tls.get(address)) is None:
+        return plain
+    try:
+        return context.wrap_socket(plain)
+    except BaseException:
+        plain.close()
+        raise
+
+
 def call(
     address: str, code: int, ext: dict[str, str] | None = None, body: bytes = b"", *, timeout_s: float = 30
 ) -> Response:
@@ -81,7 +100,7 @@ def call(
     opaque = next(_opaques)
     if (sign := _signing.get(address)) is not None and "AccessKey" not in (ext or {}):
         ext = sign(ext or {}, body)
-    with socket.create_connection(split_address(address), timeout=timeout_s) as connection:
+    with _connect(address, timeout_s) as connection:
         connection.sendall(frame(code, ext, body, opaque=opaque))
         while True:
             header, response = read_frame(connection)

@@ -34,6 +34,7 @@ from epochmq_protocol.frame import request
 from epochmq_protocol.transport import port_counts
 from epochmq_protocol.transport.admin_socket import AdminOperationHandler, AdminSocketServer
 from epochmq_protocol.transport.in_process_calls import InProcessCalls
+from epochmq_protocol.transport.outgoing_tls import outgoing_metric_values
 
 log = logging.getLogger(__name__)
 
@@ -194,7 +195,8 @@ class BrokerAdminApi:
                 components.certificates,
                 log_diverged=self._view.log_diverged(),
             )
-            | port_counts.metric_values(),
+            | port_counts.metric_values()
+            | outgoing_metric_values(components.client.certificates, "broker"),
             rocketmq=await self._rocketmq.collect(config),
             rocketmq_labels={
                 "cluster": config.broker_cluster_name,

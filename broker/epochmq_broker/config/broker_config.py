@@ -41,6 +41,7 @@ from epochmq_protocol.broker_keys import (
 )
 from epochmq_protocol.errors import ConfigError
 from epochmq_protocol.topics import RMQ_SYS_TRACE_TOPIC
+from epochmq_protocol.transport.outgoing_tls import check_pair, with_tls_file
 from epochmq_protocol.transport.trusted_proxies import parse_trusted_proxies
 from epochmq_store.store_config import split_paths
 
@@ -57,6 +58,7 @@ _NAMES = {
     "broker_ip1": "brokerIP1",
     "broker_ip2": "brokerIP2",
     "client_ip": "clientIP",
+    "use_tls": "useTLS",
     "external_ip": "externalIP",
     # RocketMQ's spelling of DLedger in its keys.
     "enable_dledger_commit_log": "enableDLegerCommitLog",
@@ -125,6 +127,14 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
     tls_server_key_path: str = ""
     tls_server_trust_cert_path: str = ""
     tls_server_need_client_auth: Literal["none", "optional", "require"] = "none"
+    # TLS of the connections that this broker opens; `tls.enable` is another name of useTLS. Defaults: TLS if
+    # tls.server.mode is enforcing; servers are verified if there are authorities to verify them with.
+    use_tls: bool = False
+    tls_client_cert_path: str = ""
+    tls_client_key_path: str = ""
+    tls_client_trust_cert_path: str = ""
+    tls_client_auth_server: bool = False
+    tls_config_file: str = ""  # RocketMQ's tls.properties, whose keys win over those of broker.conf
     # EpochMQ's own: the listener for clients outside the network of the brokers. Nameservers give its address
     # to clients that ask at the nameserver's own external port.
     external_listen_port: PortOrDerived = 0  # 0: none
@@ -562,7 +572,7 @@ class LiveConfig:
             if key not in CHANGEABLE_BROKER_KEYS
         }
         path = {key: self.without_effect[key] for key in ("brokerConfigPath",) if key in self.without_effect}
-        wanted = {key: value for key, value in file.items() if key not in DLEDGER_MEMBER_KEYS}
+        wanted = {key: value for key, value in with_tls_file(file).items() if key not in DLEDGER_MEMBER_KEYS}
         loaded = from_properties(fixed | path | wanted | self._overrides)
         self._replace(loaded, loaded.without_effect)
         self.version = version
@@ -627,6 +637,7 @@ def load_broker_config(
         text["brokerConfigPath"] = str(path)
     given = dict(overrides or {})
     text |= given
+    text = with_tls_file(text)
     secrets = text.get("authSecretsPath", "").strip()
     if secrets:
         text = _read_secrets(secrets) | text
@@ -676,12 +687,22 @@ def from_properties(text: Mapping[str, str]) -> LoadedBrokerConfig:
             without_effect[key] = value
         else:
             entries[key] = value.strip()
+    _complete_tls(entries)
     if entries.get("brokerId") == "-1" and any(
         entries.get(mode, "").lower() == "true" for mode in ("enableControllerMode", "enableDLegerCommitLog")
     ):
         del entries["brokerId"]  # RocketMQ sets -1 itself, and prints it: the group assigns the id
     config, warnings = typed_config.load(BrokerConfig, entries)
     return LoadedBrokerConfig(_complete(config), tuple(warnings), without_effect)
+
+
+def _complete_tls(entries: dict[str, str]) -> None:
+    """Fills in what RocketMQ derives from other keys of TLS."""
+    enabled = entries.pop("tlsEnable", "") or str(entries.get("tlsServerMode") == "enforcing").lower()
+    if not entries.get("useTLS"):
+        entries["useTLS"] = enabled
+    if not entries.get("tlsClientAuthServer"):
+        entries["tlsClientAuthServer"] = str(bool(entries.get("tlsClientTrustCertPath"))).lower()
 
 
 def _complete(config: BrokerConfig) -> BrokerConfig:
@@ -767,6 +788,10 @@ def _check(config: BrokerConfig) -> None:
         raise ConfigError(
             "tlsServerMode", "enforcing", "a certificate: tlsServerCertPath and tlsServerKeyPath"
         )
+    check_pair(config.tls_client_cert_path, config.tls_client_key_path)
+    if config.tls_client_auth_server and config.use_tls and not config.tls_client_trust_cert_path:
+        expected = "a file, since tls.client.authServer is true"
+        raise ConfigError("tlsClientTrustCertPath", "", expected)
     _check_external_listener(config)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 from epochmq_broker.config.broker_config import BrokerConfig
 from epochmq_broker.config.port_settings import port_settings
+from epochmq_broker.config.tls_settings import server_tls
 from epochmq_broker.membership.acting.isolation import IsolationGate
 from epochmq_broker.requests.fast_failure import FastFailure
 from epochmq_broker.requests.fast_handler import Port
@@ -17,7 +18,7 @@ from epochmq_protocol.transport.connection import RemotingConnection
 from epochmq_protocol.transport.member_authentication import MemberAuthentication
 from epochmq_protocol.transport.server import RemotingServer
 from epochmq_protocol.transport.server_certificates import ServerCertificates
-from epochmq_protocol.transport.tls import ClientAuth, TlsMode, TlsSettings
+from epochmq_protocol.transport.tls import TlsMode
 
 STOP_GRACE_S = 5.0
 """How long a stop waits for requests in flight."""
@@ -45,7 +46,7 @@ class ClientPorts:
         settings = port_settings(config)
         tls_mode = TlsMode(config.tls_server_mode)
         external_mode = TlsMode(config.external_tls_mode or config.tls_server_mode)
-        self.certificates = ServerCertificates.for_ports(_tls_settings(config), tls_mode, external_mode)
+        self.certificates = ServerCertificates.for_ports(server_tls(config), tls_mode, external_mode)
 
         def server(port: Port, tls_mode: TlsMode = tls_mode) -> RemotingServer:
             handlers = pipeline.handlers(port)
@@ -101,13 +102,3 @@ class ClientPorts:
     async def stop(self) -> None:
         """Finishes the requests in flight within `STOP_GRACE_S`, and closes the ports."""
         await asyncio.gather(*(server.stop(STOP_GRACE_S) for server in self._servers))
-
-
-def _tls_settings(config: BrokerConfig) -> TlsSettings:
-    """The settings but for the mode, which each port has of its own."""
-    return TlsSettings(
-        cert_path=config.tls_server_cert_path or None,
-        key_path=config.tls_server_key_path or None,
-        trust_path=config.tls_server_trust_cert_path or None,
-        client_auth=ClientAuth(config.tls_server_need_client_auth),
-    )

@@ -15,6 +15,7 @@ from epochmq_operator.local import group_adoption
 from epochmq_operator.local.group_adoption import GroupMembersToAsk
 from epochmq_protocol.replica_control import AdoptedGroup
 from epochmq_protocol.transport.member_authentication import members_of_environment
+from epochmq_protocol.transport.outgoing_tls import tls_of_environment
 
 
 def run(
@@ -56,6 +57,7 @@ async def _adopt(
                 controllers,
                 {f"the broker {n}": a for n, a in enumerate(brokers, 1)},
                 members=members_of_environment(),
+                tls=tls_of_environment(),
             )
         ]
     else:

@@ -13,7 +13,7 @@ Usage: epochmq controller members ADDRESS [--add ID-HOST:PORT | --remove ID]
   one controller. A new controller must be running, with joinControllerGroup=true and with the present
   controllers and itself in controllerDLegerPeers. Only one change at a time; all controllers must be
   EpochMQ's. The file of the members' secret, if they have one, is named by the environment variable
-  EPOCHMQ_MEMBER_SECRET.
+  EPOCHMQ_MEMBER_SECRET. EPOCHMQ_TLS_CONFIG names a tls.properties with keys tls.client.*: TLS is used then.
 """
 
 COMMAND = MembersCommand("epochmq controller members", USAGE, CONTROLLERS)

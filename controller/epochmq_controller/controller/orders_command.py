@@ -19,6 +19,7 @@ from epochmq_protocol.headers_controller import (
 )
 from epochmq_protocol.transport.client import RemotingClient
 from epochmq_protocol.transport.member_authentication import members_of_environment
+from epochmq_protocol.transport.outgoing_tls import tls_of_environment
 
 USAGE = """\
 Usage: epochmq controller elect ADDRESS CLUSTER GROUP ID
@@ -30,7 +31,8 @@ Usage: epochmq controller elect ADDRESS CLUSTER GROUP ID
   configure   changes settings of the one controller at ADDRESS, which is not asked for the leader
 
   ADDRESS (host:port) is that of any controller. The file of the members' secret is named by the environment
-  variable EPOCHMQ_MEMBER_SECRET.
+  variable EPOCHMQ_MEMBER_SECRET. EPOCHMQ_TLS_CONFIG names a tls.properties with keys tls.client.*: TLS is
+  used then.
 """
 
 VERBS = ("elect", "forget", "configure")
@@ -48,13 +50,13 @@ def run(arguments: list[str]) -> int:
         return EXIT_OK
     try:
         order = parse(arguments)
-        members = members_of_environment()
+        members, tls = members_of_environment(), tls_of_environment()
     except (ValueError, ConfigError) as error:
         print(f"epochmq controller: {error}\n{USAGE}", end="", file=sys.stderr)
         return EXIT_USAGE
 
     async def give() -> str:
-        async with RemotingClient(members=members) as client:
+        async with RemotingClient(members=members, tls=tls) as client:
             return await order(client)
 
     try:

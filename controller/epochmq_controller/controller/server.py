@@ -21,6 +21,7 @@ from epochmq_protocol.member_requests import CONTROLLER_REQUESTS
 from epochmq_protocol.transport import RemotingClient, RemotingServer
 from epochmq_protocol.transport.in_process_calls import InProcessCalls
 from epochmq_protocol.transport.member_authentication import guarded
+from epochmq_protocol.transport.outgoing_tls import ClientCertificates
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,8 @@ class ControllerServer:
         self._on_fatal = on_fatal
         self._folder = DirectoryLock(config.store_path())
         members = config.members()
-        self._client = RemotingClient(members=members)
+        self.outgoing = ClientCertificates.of_member(loaded.outgoing_tls)
+        self._client = RemotingClient(members=members, tls=self.outgoing)
         self._notifier = RoleChangeNotifier(self._client)
         self.controller = Controller(config, self._client, notify=self._notifier.notify, on_fatal=self._fail)
         processor = ControllerProcessor(self.controller, dict(loaded.extra))

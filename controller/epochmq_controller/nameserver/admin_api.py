@@ -25,6 +25,7 @@ from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.frame import request
 from epochmq_protocol.transport import port_counts
 from epochmq_protocol.transport.admin_socket import AdminOperationHandler, AdminSocketServer
+from epochmq_protocol.transport.outgoing_tls import outgoing_metric_values
 
 if TYPE_CHECKING:  # a nameserver alone does not load the controller
     from epochmq_controller.controller.admin_api import ControllerAdminApi
@@ -94,7 +95,10 @@ class NameserverAdminApi:
 
     def metric_values(self) -> dict[str, float]:
         """Metric name → value of what the state does not contain."""
-        return self._nameserver.server.certificates.metric_values("nameserver")
+        nameserver = self._nameserver
+        return nameserver.server.certificates.metric_values("nameserver") | outgoing_metric_values(
+            nameserver.outgoing, "nameserver"
+        )
 
     async def _config(self, _: AdminArguments, timeout_ms: float) -> results.EffectiveConfig:
         response = await self._nameserver.calls.call(request(RequestCode.GET_NAMESRV_CONFIG))
@@ -149,7 +153,9 @@ def admin_socket_server(
                 calls=controller.calls,
                 nameserver=admin_api.counts,
                 metric_values=lambda: (
-                    controller.server.certificates.metric_values("controller") | admin_api.metric_values()
+                    controller.server.certificates.metric_values("controller")
+                    | outgoing_metric_values(controller.outgoing, "controller")
+                    | admin_api.metric_values()
                 ),
             )
         ),

@@ -19,6 +19,7 @@ from epochmq_protocol.member_requests import NAMESERVER_REQUESTS
 from epochmq_protocol.transport import RemotingClient, RemotingConnection, RemotingServer, TlsMode
 from epochmq_protocol.transport.in_process_calls import InProcessCalls
 from epochmq_protocol.transport.member_authentication import guarded
+from epochmq_protocol.transport.outgoing_tls import ClientCertificates
 from epochmq_protocol.transport.server_certificates import ServerCertificates
 
 log = logging.getLogger(__name__)
@@ -79,7 +80,8 @@ class Nameserver:
                 tls=certificates,
                 tls_mode=checked_mode("externalTlsMode", external_mode, certificates),
             )
-        self._client = RemotingClient(members=members)
+        self.outgoing = ClientCertificates.of_member(loaded.outgoing_tls)
+        self._client = RemotingClient(members=members, tls=self.outgoing)
         self._scan_timer: asyncio.TimerHandle | None = None
         self._unregister: asyncio.Handle | None = None
         self._notifications: set[asyncio.Task[None]] = set()

@@ -24,6 +24,7 @@ from epochmq_protocol.replica_control import REMAINING_EPOCHS, AdoptedGroup, Rep
 from epochmq_protocol.signatures import SessionCredentials
 from epochmq_protocol.transport import RemotingClient
 from epochmq_protocol.transport.member_authentication import MemberAuthentication
+from epochmq_protocol.transport.outgoing_tls import ClientCertificates
 
 ANSWER_MS: Final = 5000
 RETRY_S: Final = 0.2
@@ -39,6 +40,7 @@ class GroupMembersToAsk:
     credentials: SessionCredentials | None = None
     members: MemberAuthentication | None = None
     """The membership with which the controllers are asked."""
+    tls: ClientCertificates | None = None
 
 
 async def forgotten_groups(state: StateDirectory) -> list[GroupMembersToAsk]:
@@ -78,7 +80,7 @@ def _controllers(seen: LocalObservation, name: str) -> list[str]:
 async def plan_of(group: GroupMembersToAsk, *, accept_missing: bool) -> AdoptedGroup:
     """Asks all brokers at once, and decides how the group is rebuilt. AdoptionError if it cannot be, or if a
     broker that may have more does not respond (`accept_missing`)."""
-    async with RemotingClient(credentials=group.credentials) as client:
+    async with RemotingClient(credentials=group.credentials, tls=group.tls) as client:
         answers = await asyncio.gather(
             *(_runtime_info(client, address) for address in group.brokers.values())
         )
@@ -107,7 +109,10 @@ async def carry_out(group: GroupMembersToAsk, plan: AdoptedGroup, timeout_s: flo
     controller rejects the plan, or after the timeout. May be repeated."""
     body, last = msgspec.json.encode(plan), "no controller responded"
     try:
-        async with asyncio.timeout(timeout_s), RemotingClient(members=group.members) as client:
+        async with (
+            asyncio.timeout(timeout_s),
+            RemotingClient(members=group.members, tls=group.tls) as client,
+        ):
             while True:
                 try:
                     leader = await find_leader(client, group.controllers)

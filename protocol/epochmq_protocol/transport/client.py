@@ -26,9 +26,10 @@ from epochmq_protocol.signatures import SessionCredentials, sign
 from epochmq_protocol.transport.connection import LINGER_S, RemotingConnection, RequestHandler
 from epochmq_protocol.transport.idle import IdleSweep
 from epochmq_protocol.transport.member_authentication import MemberAuthentication
+from epochmq_protocol.transport.outgoing_tls import ClientCertificates
 from epochmq_protocol.transport.request_dispatcher import RequestDispatcher
 from epochmq_protocol.transport.settings import ClientSettings
-from epochmq_protocol.transport.tls import TlsLayer, TlsSettings, client_context
+from epochmq_protocol.transport.tls import TlsLayer, TlsSettings
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class RemotingClient:
         handlers: Mapping[int, RequestHandler] | None = None,
         *,
         default: RequestHandler | None = None,
-        tls: TlsSettings | None = None,
+        tls: TlsSettings | ClientCertificates | None = None,
         on_close: Callable[[RemotingConnection], None] | None = None,
         credentials: SessionCredentials | None = None,
         members: MemberAuthentication | None = None,
@@ -67,7 +68,7 @@ class RemotingClient:
             max_in_flight_per_connection=self.settings.max_in_flight_per_connection,
         )
         self.connections: set[RemotingConnection] = set()
-        self._context: ssl.SSLContext | None = client_context(tls) if tls is not None else None
+        self.certificates = ClientCertificates(tls) if isinstance(tls, TlsSettings) else tls
         self._on_close = on_close
         self._credentials = credentials
         self._members = members
@@ -199,7 +200,9 @@ class RemotingClient:
         try:
             async with asyncio.timeout(limit_ms / 1000):
                 connection = await (
-                    self._open_plain(host, port) if self._context is None else self._open_tls(host, port)
+                    self._open_plain(host, port)
+                    if self.certificates is None
+                    else self._open_tls(host, port, self.certificates.context)
                 )
                 if self._members is not None:
                     await self._prove(self._members, connection)
@@ -227,8 +230,7 @@ class RemotingClient:
         )
         return self._adopt(connection)
 
-    async def _open_tls(self, host: str, port: int) -> RemotingConnection:
-        assert self._context is not None
+    async def _open_tls(self, host: str, port: int, context: ssl.SSLContext) -> RemotingConnection:
         loop = asyncio.get_running_loop()
         ready: asyncio.Future[RemotingConnection] = loop.create_future()
 
@@ -245,7 +247,7 @@ class RemotingClient:
             if not ready.done():
                 ready.set_exception(OSError(f"TLS: {error}"))
 
-        context, limit_ms = self._context, self.settings.connect_timeout_ms
+        limit_ms = self.settings.connect_timeout_ms
         layer = TlsLayer(
             context, server_side=False, timeout_ms=limit_ms, on_ready=on_ready, on_failed=on_failed
         )

@@ -69,12 +69,18 @@ class ServerCertificates:
 
 
 def _load(settings: TlsSettings) -> tuple[ssl.SSLContext, float | None]:
-    """The context, and when the certificate expires, in seconds since 1970; None if that cannot be read."""
     context = server_context(settings)
     assert context is not None
-    assert settings.cert_path is not None
+    return with_expiry(context, settings.cert_path)
+
+
+def with_expiry(context: ssl.SSLContext, cert_path: str | None) -> tuple[ssl.SSLContext, float | None]:
+    """The context, and when its certificate expires, in seconds since 1970; None if it has none, or if that
+    cannot be read."""
+    if cert_path is None:
+        return context, None
     try:
-        return context, certificate_dates.expiry_s(Path(settings.cert_path).read_text(encoding="ascii"))
+        return context, certificate_dates.expiry_s(Path(cert_path).read_text(encoding="ascii"))
     except (OSError, ValueError) as error:
-        log.warning("cannot read when the certificate %s expires: %s", settings.cert_path, error)
+        log.warning("cannot read when the certificate %s expires: %s", cert_path, error)
         return context, None

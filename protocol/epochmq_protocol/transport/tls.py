@@ -2,9 +2,9 @@
 
 RocketMQ's keys (`TlsSystemConfig`): `tls.server.mode` disabled|permissive|enforcing, `tls.server.certPath`,
 `…keyPath`, `…keyPassword`, `…trustCertPath`, `…authClient`, `…need.client.auth` none|optional|require;
-`tls.client.*` alike. With Java's `tls.test.mode.enable=true` a server creates its own certificate and a
-client accepts any certificate. Here a server without a certificate accepts plain connections only, and a
-client accepts any certificate unless `auth_server` is set (Java: `tls.client.authServer`).
+`tls.client.*` alike (`outgoing_tls`). With Java's `tls.test.mode.enable=true` a server creates its own
+certificate, and a client accepts any. Here a server without a certificate accepts plain connections
+only, and a client accepts any certificate unless `auth_server` is set (Java: `tls.client.authServer`).
 
 The layer drives `ssl.SSLObject` over memory buffers, because the sniffer has already read the first bytes of
 a connection when it recognises a handshake.

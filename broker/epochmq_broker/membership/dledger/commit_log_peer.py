@@ -19,6 +19,7 @@ import msgspec
 
 from epochmq_broker.config.broker_config import BrokerConfig, LiveConfig
 from epochmq_broker.config.port_settings import port_settings
+from epochmq_broker.config.tls_settings import server_tls
 from epochmq_broker.membership.dledger import serving_watch
 from epochmq_broker.membership.dledger.commit_waiters import CommitWaiters
 from epochmq_broker.membership.dledger.committed_log import CommittedLog
@@ -208,7 +209,9 @@ class CommitLogPeer:
         handlers = self.processor.handlers()
         del handlers[DLedgerRequestCode.APPEND]  # only the broker appends records
         self._server = RemotingServer(
-            guarded(members, handlers, RAFT_REQUESTS), settings=port_settings(config)
+            guarded(members, handlers, RAFT_REQUESTS),
+            settings=port_settings(config),
+            tls=server_tls(config),
         )
         self._phase = PeerPhase.OUTSIDE
         self._dispatch: asyncio.Handle | None = None

@@ -13,7 +13,7 @@ Usage: epochmq broker members ADDRESS [--add ID-HOST:PORT | --remove ID]
   removes one broker. A new broker must be running, with joinDLedgerGroup=true and with the present brokers
   and itself in dLegerPeers. Only one change at a time; all brokers must be EpochMQ's.
   The file of the members' secret, if they have one, is named by the environment variable
-  EPOCHMQ_MEMBER_SECRET.
+  EPOCHMQ_MEMBER_SECRET. EPOCHMQ_TLS_CONFIG names a tls.properties with keys tls.client.*: TLS is used then.
 """
 
 COMMAND = MembersCommand("epochmq broker members", USAGE, BROKERS)

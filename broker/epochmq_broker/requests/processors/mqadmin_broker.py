@@ -224,9 +224,9 @@ def _log_paths(store: MessageStore) -> dict[str, str]:
     }
 
 
-_FOR_TOOLS = {"clientCallbackExecutorThreads": str(os.cpu_count() or 1), "useTLS": "false"}
-"""Client settings that a Java broker shows among its own. `mqadmin exportMetrics` takes the first as the
-number of processors, `exportConfigs` copies the second."""
+_FOR_TOOLS = {"clientCallbackExecutorThreads": str(os.cpu_count() or 1)}
+"""A client's setting that a Java broker shows among its own. `mqadmin exportMetrics` takes it as the number
+of processors."""
 
 _POOLS = ("send", "pull", "litePull", "query", "ack")
 _THREAD_POOL_KEYS = (

@@ -117,6 +117,9 @@ def test_the_defaults_of_groups_with_an_acting_master_are_those_of_java() -> Non
         ({"autoCreateTopicEnable": "perhaps"}, "autoCreateTopicEnable", "true or false"),
         ({"tlsServerCertPath": "/cert.pem"}, "tlsServerKeyPath", "together"),
         ({"tls.server.mode": "enforcing"}, "tlsServerMode", "certificate"),
+        ({"tls.enable": "yes"}, "useTLS", "true"),
+        ({"tls.client.certPath": "/c.pem"}, "tls.client.keyPath", "together"),
+        ({"useTLS": "true", "tls.client.authServer": "true"}, "tlsClientTrustCertPath", "authServer"),
         ({"externalListenPort": "10911"}, "externalListenPort", "neither"),
         ({"externalIP": "a.example.com"}, "externalIP", "externalListenPort"),
         ({"externalPort": "30911"}, "externalPort", "externalListenPort"),
@@ -169,6 +172,50 @@ def test_java_spells_tls_keys_with_dots() -> None:
     assert from_properties({"tls.server.mode": "disabled"}).config.tls_server_mode == "disabled"
     loaded = from_properties({"tls.server.certPath": "/c.pem", "tls.server.keyPath": "/k.pem"})
     assert loaded.config.tls_server_cert_path == "/c.pem"
+
+
+SERVER = {"tls.server.certPath": "/c", "tls.server.keyPath": "/k"}
+
+
+@pytest.mark.parametrize(
+    ("text", "uses"),
+    [
+        ({}, False),
+        ({"tls.enable": "true"}, True),
+        ({"tls.enable": "true", "useTLS": "false"}, False),
+        ({"tls.server.mode": "enforcing", **SERVER}, True),
+        ({"tls.server.mode": "enforcing", "tls.enable": "false", **SERVER}, False),
+    ],
+)
+def test_a_broker_connects_by_tls_as_a_broker_of_java_does(text: dict[str, str], uses: bool) -> None:
+    loaded = from_properties(text)
+    assert (loaded.config.use_tls, loaded.warnings) == (uses, ())
+    assert loaded.config.as_properties()["useTLS"] == str(uses).lower()
+
+
+def test_the_keys_of_a_tls_file_win_and_a_reload_keeps_them(tmp_path: Path) -> None:
+    tls, conf = tmp_path / "tls.properties", tmp_path / "broker.conf"
+    tls.write_text("tls.client.certPath=/c\ntls.client.keyPath=/k\ntls.client.trustCertPath=/t\n")
+    text = {"tls.config.file": str(tls), "tls.client.certPath": "/other", "tls.enable": "true"}
+    conf.write_text("".join(f"{key}={value}\n" for key, value in text.items()))
+    loaded = load_broker_config(conf)
+    config = loaded.config
+    assert (config.tls_client_cert_path, config.tls_client_key_path) == ("/c", "/k")
+    assert config.tls_client_auth_server
+    live = LiveConfig(config, loaded.without_effect, loaded.overrides)
+    assert live.reload(text, "2") == []
+    assert live.current == config
+
+
+@pytest.mark.parametrize(
+    ("content", "error"), [("listenPort=1\n", "not listenPort"), (None, "readable file")]
+)
+def test_an_unusable_tls_file_is_named(tmp_path: Path, content: str | None, error: str) -> None:
+    path = tmp_path / "tls.properties"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(ConfigError, match=rf"tls\.config\.file=.*tls\.properties: expected .*{error}"):
+        load_broker_config(None, {"tls.config.file": str(path)})
 
 
 def test_consume_queue_files_hold_whole_units() -> None:

@@ -11,7 +11,7 @@ from epochmq_controller.nameserver import config
 from epochmq_controller.nameserver.kv_config import KVConfig
 from epochmq_protocol import properties
 from epochmq_protocol.errors import ConfigError
-from epochmq_protocol.transport import ClientAuth, TlsMode
+from epochmq_protocol.transport import ClientAuth, TlsMode, TlsSettings
 
 
 def test_the_defaults_are_javas() -> None:
@@ -68,6 +68,22 @@ def test_tls_keys_are_javas_and_not_shown_among_the_settings() -> None:
     assert (tls.mode, tls.cert_path, tls.key_path) == (TlsMode.ENFORCING, "/c", "/k")
     assert (tls.key_password, tls.trust_path, tls.client_auth) == ("p", "/t", ClientAuth.REQUIRE)
     assert "tls" not in settings_file.to_text(loaded.config, loaded.extra)
+
+
+def test_connections_to_other_members_use_tls_by_javas_keys(tmp_path: Path) -> None:
+    assert config.load("tls.client.certPath=/c\ntls.client.keyPath=/k\n").outgoing_tls is None
+    (tmp_path / "tls.properties").write_text(
+        "tls.client.certPath=/c\ntls.client.keyPath=/k\ntls.client.trustCertPath=/t\ntls.server.certPath=/s\n"
+    )
+    loaded = config.load(
+        f"tls.config.file={tmp_path}/tls.properties\ntls.enable=true\ntls.server.certPath=/o"
+    )
+    assert loaded.outgoing_tls == TlsSettings(
+        cert_path="/c", key_path="/k", trust_path="/t", auth_server=True
+    )
+    assert loaded.tls.cert_path == "/s"
+    assert "tls" not in settings_file.to_text(loaded.config, loaded.extra).lower()
+    assert loaded.warnings == []
 
 
 def test_write_buffer_marks_reach_the_transport() -> None:
