@@ -85,7 +85,19 @@ def test_a_minimal_resource_gets_the_models_defaults(api: Api) -> None:
         assert found["spec"]["storage"] == {"size": "10Gi", "retention": "Retain"}
 
 
+S3: dict[str, Any] = {"url": "s3://backups/orders"}
 REFUSED = [
+    ("BrokerGroup", {**THREE, "mode": "DLedger", "restoreFrom": S3}, "a", "not for the mode DLedger"),
+    ("BrokerGroup", {**THREE, "restoreFrom": {"url": "file:///backups/a"}}, "a", "belong together"),
+    ("BrokerGroup", {**THREE, "restoreFrom": {"url": "file:///etc"}}, "a", "begins with file:///backups/"),
+    ("BrokerGroup", {**THREE, "restoreFrom": {"url": "s3://a:b@c/d"}}, "a", "into a Secret"),
+    ("BrokerGroup", {**THREE, "restoreFrom": {**S3, "backup": "newest"}}, "a", "spec.restoreFrom.backup"),
+    (
+        "BrokerGroup",
+        {**THREE, "restoreFrom": {**S3, "offset": 1, "time": "2030-01-31T14:00:00Z"}},
+        "a",
+        "offset and time both say",
+    ),
     ("BrokerGroup", {"replicas": 2, "minInSyncReplicas": 3}, "a", "minInSyncReplicas is above replicas"),
     ("BrokerGroup", {"replicas": 3, "mode": "DLedger", "hibernate": True}, "a", "remove hibernate"),
     ("BrokerGroup", {**THREE, "mode": "Slave"}, "a", "spec.mode"),
@@ -156,6 +168,10 @@ def test_names_with_dashes_and_of_maximal_length_are_accepted(api: Api, name: st
 
 
 CHANGES = [
+    ("BrokerGroup", {}, {"restoreFrom": S3}, "restoreFrom cannot change"),
+    ("BrokerGroup", {"restoreFrom": S3}, {}, "restoreFrom cannot change"),
+    ("BrokerGroup", {"restoreFrom": S3}, {"restoreFrom": {**S3, "offset": 1}}, "restoreFrom cannot change"),
+    ("BrokerGroup", {"restoreFrom": S3}, {"restoreFrom": S3}, ""),
     ("BrokerGroup", {"storage": {"size": "2Gi"}}, {"storage": {"size": "1Gi"}}, "size cannot shrink"),
     ("BrokerGroup", {"storage": {"size": "1Gi"}}, {"storage": {"size": "1G"}}, "size cannot shrink"),
     ("BrokerGroup", {}, {"storage": {"size": "1Gi"}}, "size cannot shrink"),

@@ -110,11 +110,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [epochmq.io]
   resources: [brokergroupbackups/finalizers]
   verbs: [update]
-{{- if not .Values.features.audits }}
+{{- end }}
+{{- if and (or .Values.features.backups .Values.features.restores) (not .Values.features.audits) }}
 - apiGroups: [""]
   resources: [pods]
   verbs: [create, patch]
-{{- end }}
 {{- end }}
 {{- with include "epochmq.entities" . | fromJsonArray }}
 - apiGroups: [epochmq.io]
@@ -146,6 +146,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
   verbs: [delete]
+{{- end }}
+{{- if .Values.features.restores }}
+- apiGroups: [""]
+  resources: [persistentvolumeclaims]
+  verbs: [create]
 {{- end }}
 - apiGroups: [""]
   resources: [events]

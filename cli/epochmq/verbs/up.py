@@ -116,9 +116,24 @@ def _load(files: list[Path]) -> Resources:
             raise UsageError(f"{path} cannot be read: {reason}") from None
         texts.append(("the input" if str(path) == "-" else str(path), text))
     try:
-        return load_resources(texts)
+        found = load_resources(texts)
     except ResourceError as error:
         raise UsageError("these resources cannot be run:\n" + str(error)) from None
+    _reject_restores(found)
+    return found
+
+
+def _reject_restores(resources: Resources) -> None:
+    """Only the operator restores groups; a group that starts empty instead would be taken for a restored
+    one."""
+    for group in resources.broker_groups:
+        if group.spec.restore_from is None:
+            continue
+        raise UsageError(
+            f"BrokerGroup {group.name}: spec.restoreFrom: it is for Kubernetes; remove it, and restore the "
+            "stores before the first start: epochmq restore URL --to DIR/volumes/"
+            f"{group.name}-broker-0/store --to …"
+        )
 
 
 def _apply_to_supervisor(

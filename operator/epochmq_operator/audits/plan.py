@@ -37,6 +37,7 @@ from epochmq_operator.plans.effects import (
     PatchStatus,
     ReconciliationResult,
 )
+from epochmq_operator.plans.ended_pods import is_owned, why_it_ended
 from epochmq_operator.plans.objects import (
     Manifest,
     Owner,
@@ -55,8 +56,6 @@ from epochmq_operator.plans.scheduled_runs import (
     between_runs,
     history_of,
     invalid,
-    is_owned,
-    why_it_ended,
 )
 from epochmq_operator.pod_rendering import broker_pod_name
 from epochmq_operator.resources import GroupMode

@@ -16,7 +16,8 @@ from epochmq_operator.manifests import MANAGED_BY, MANAGER, JsonObject, claim_na
 from epochmq_operator.manifests.names import COMPONENT_LABEL, GROUP_LABEL, KIND_LABEL
 from epochmq_operator.manifests.settings import USER_ID
 from epochmq_operator.resources import API_GROUP
-from epochmq_operator.resources.backup import BACKUP_KIND, CLAIM_DIRECTORY, BrokerGroupBackup
+from epochmq_operator.resources.backup import BACKUP_KIND, BrokerGroupBackup
+from epochmq_operator.resources.backup_location import CLAIM_DIRECTORY
 
 RUN_LABEL = f"{API_GROUP}/run"
 REPLICA_LABEL = f"{API_GROUP}/replica"

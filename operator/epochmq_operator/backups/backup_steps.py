@@ -41,6 +41,7 @@ from epochmq_operator.plans.effects import (
     ReconciliationResult,
     SetAnnotation,
 )
+from epochmq_operator.plans.ended_pods import is_owned
 from epochmq_operator.plans.indexed_objects import of_resource
 from epochmq_operator.plans.objects import (
     Manifest,
@@ -62,7 +63,6 @@ from epochmq_operator.plans.scheduled_runs import (
     ScheduledRun,
     between_runs,
     invalid,
-    is_owned,
 )
 from epochmq_operator.resources import GroupMode
 from epochmq_operator.resources.backup import BACKUP_KIND, BrokerGroupBackup

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from epochmq_operator.plans.conditions import timestamp
+from epochmq_operator.plans.ended_pods import termination_of, why_it_ended
 from epochmq_operator.plans.objects import Manifest, metadata
-from epochmq_operator.plans.scheduled_runs import ScheduledRun, termination_of, why_it_ended
+from epochmq_operator.plans.scheduled_runs import ScheduledRun
 
 MESSAGE_LENGTH_MAX = 1000
 

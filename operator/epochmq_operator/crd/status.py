@@ -91,7 +91,30 @@ _REPLACEMENT: dict[str, Any] = {
         "message": {"description": "What it waits for, or why it is refused.", "type": "string"},
     },
 }
+_RESTORE: dict[str, Any] = {
+    "description": "The restore before the group's first start; absent without `spec.restoreFrom`.",
+    "type": "object",
+    "properties": {
+        "state": {
+            "description": "`Restoring`, `Restored`, or `Skipped`: the volumes of an earlier group are used.",
+            "type": "string",
+        },
+        "backup": {"description": "Id of the backup.", "type": "string"},
+        "logStart": {
+            "description": "Physical offset of the log where the backup starts.",
+            "type": "integer",
+            "format": "int64",
+        },
+        "logEnd": {
+            "description": "Physical offset of the log up to which everything is restored.",
+            "type": "integer",
+            "format": "int64",
+        },
+        "replicas": {"description": "Number of restored volumes.", "type": "integer"},
+    },
+}
 _OF_BROKERS: dict[str, Any] = {
+    "restore": _RESTORE,
     "master": {"description": "Pod of the master; empty without one.", "type": "string"},
     "masterEpoch": {"description": "Epoch of the master.", "type": "integer", "format": "int64"},
     "syncStateSet": {

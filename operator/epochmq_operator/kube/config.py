@@ -40,7 +40,7 @@ class OperatorConfig(BaseModel):
     audit_image: Annotated[
         str | None,
         Field(
-            description="Image of audits and backups that name none. Without it each of them must name one."
+            description="Image of audits, backups and restores that name none. Without it each must name one."
         ),
     ] = None
     image_pull_secrets: Annotated[list[str], Field(description="Secrets for pulling images.")] = []
@@ -71,6 +71,9 @@ class OperatorConfig(BaseModel):
     ] = USER_ID
     audits: Annotated[bool, Field(description="Whether BrokerGroupAudits are served.")] = True
     backups: Annotated[bool, Field(description="Whether BrokerGroupBackups are served.")] = True
+    restores: Annotated[
+        bool, Field(description="Whether new groups are restored from a backup (spec.restoreFrom).")
+    ] = True
     topics: Annotated[bool, Field(description="Whether Topics are served.")] = True
     users: Annotated[bool, Field(description="Whether Users are served.")] = True
     workers: Annotated[
@@ -132,6 +135,8 @@ class OperatorConfig(BaseModel):
             network_policies=self.network_policies,
             image_pull_secrets=tuple(self.image_pull_secrets),
             pod_user=self._pod_user,
+            audit_image=self.audit_image,
+            restores=self.restores,
         )
 
 

@@ -19,6 +19,7 @@ from epochmq_operator.manifests.names import MANAGED_BY, MANAGER, OBJECT_KINDS
 from epochmq_operator.plans.effects import (
     Apply,
     ChangeQuorumMembers,
+    Create,
     CreateEvent,
     Delete,
     Effect,
@@ -44,6 +45,7 @@ NoteApplied = Callable[[Manifest, Manifest], Sequence[str]]
 """Takes a manifest that was applied, and the object as stored; returns differences to report."""
 METRIC_LABELS: Mapping[type[Effect], str] = {
     Apply: "Apply",
+    Create: "Create",
     Delete: "Delete",
     SetFinalizers: "SetFinalizers",
     RemoveAnnotation: "RemoveAnnotation",
@@ -104,6 +106,8 @@ class EffectWriter:
             case Apply():
                 await self._apply(effect.manifest, worker)
                 self._report_rewritten(effect.manifest, ref, resource)
+            case Create():
+                await self._create(effect.manifest, worker)
             case Delete():
                 log.info(
                     "deleting an object",
@@ -179,6 +183,16 @@ class EffectWriter:
                 raise
             stored = await self._api.apply(manifest)
         self._cache.put(stored)
+
+    async def _create(self, manifest: Manifest, worker: WorkerState) -> None:
+        """Creates an object. One that exists is put into the cache, so that the next reconciliation decides
+        about it."""
+        try:
+            self._cache.put(await self._api.create(manifest))
+        except ApiError as error:
+            if error.status != 409:
+                raise
+            await self.load_into_cache(ref_of(manifest), worker)
 
     def _report_rewritten(self, manifest: Manifest, ref: Ref, resource: Manifest) -> None:
         """Reports once that the API server stores other values than the operator applies."""

@@ -16,7 +16,7 @@ from epochmq_operator.kube.sidecar_client import (
 )
 from epochmq_operator.kube.sidecar_credentials import CredentialsCache, SidecarCredentials
 from epochmq_operator.plans.effects import ChangeQuorumMembers, ReloadConfiguration
-from epochmq_operator.plans.indexed_objects import of_resource
+from epochmq_operator.plans.indexed_objects import members_of
 from epochmq_operator.plans.objects import Manifest, Ref, metadata, ref_of, spec_of
 from epochmq_operator.plans.observed_state import RejectedReload
 from epochmq_operator.plans.reported_states import ReportedState
@@ -106,7 +106,7 @@ class ReplicaObserver:
         return secret if isinstance(secret, str) else None
 
     def _pods(self, group: Ref) -> list[Manifest]:
-        return list(of_resource(self._cache.namespace(group.namespace), "Pod", group).values())
+        return members_of(self._cache.namespace(group.namespace), group)
 
     async def _pods_and_credentials(self, group: Ref) -> tuple[list[Manifest], SidecarCredentials | None]:
         named = self._secret_name(group, "tlsSecret")

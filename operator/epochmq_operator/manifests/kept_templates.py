@@ -29,6 +29,7 @@ NOT_IN_TEMPLATES = frozenset(
         "deletionGuard",
         "updatePolicy",
         "hibernate",
+        "restoreFrom",
     }
 )
 """Fields of the spec that are no inputs of a pod template. What a configuration takes from the numbers of

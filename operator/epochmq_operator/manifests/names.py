@@ -41,6 +41,8 @@ INPUTS_ANNOTATION = f"{API_GROUP}/template-inputs"
 controllers. A new release of the operator may render another template from the same inputs."""
 MEMBERS_ANNOTATION = f"{API_GROUP}/member-authentication"
 """An annotation of pods that authenticate other members: `Require` or `Accept`."""
+RESTORE = "restore"
+"""The component of the pods that restore the volumes of a new group."""
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "epochmq-operator"
 

@@ -19,7 +19,8 @@ class ManifestSettings:
     """`broker_image` and `controller_image` are the images of groups that name none. `operator_namespace` and
     `operator_labels` identify the operator's pods, which may connect to the admin sidecars, like all pods of
     `monitoring_namespaces`. Without `network_policies` everybody may. `pod_user` is the user and group of
-    pods; None leaves them to the cluster."""
+    pods; None leaves them to the cluster. `audit_image` is the image of restores from an object storage that
+    name none. `restores`: the operator restores new groups."""
 
     broker_image: str
     controller_image: str
@@ -29,6 +30,8 @@ class ManifestSettings:
     network_policies: bool = True
     image_pull_secrets: tuple[str, ...] = ()
     pod_user: int | None = USER_ID
+    audit_image: str | None = None
+    restores: bool = True
 
     @property
     def pod_security(self) -> JsonObject:

@@ -6,6 +6,8 @@ nothing to all replicas in sync.
   to another object.
 - `objects`: all objects but the StatefulSet are up to date, and there are no surplus ones. Waits while names
   belong to foreign objects, or while objects of a deleted group of this name exist.
+- `restore`: all volumes of a new group with `spec.restoreFrom` have its backup, by the rules in
+  `restoration`.
 - `replicas`: the StatefulSet is as rendered for the target number of replicas. Waits while a volume claim is
   being deleted, or, for a new group, while there are claims of ordinals that the group will not have.
 - `claims`: the group owns its volume claims exactly if they are to be deleted with it (`volumes`).
@@ -123,6 +125,7 @@ from epochmq_operator.plans.replica_replacement import (
 )
 from epochmq_operator.plans.reported_states import ReportedBrokerState
 from epochmq_operator.plans.restarts import PodsByName, next_broken_pod, next_ready_pod, restart_step
+from epochmq_operator.plans.restoration import Restoration, first_size, restoration_of
 from epochmq_operator.plans.update_gate import UpdateGate
 from epochmq_operator.plans.volumes import never_ran, ownership_step, urgent_volume_step, volume_steps
 from epochmq_operator.pod_rendering import component_name
@@ -144,7 +147,8 @@ class ObservedBrokerGroup:
     ready. `reloads` are the pods that get the configuration `reload_target` without a restart.
     `known_controllers` is the number of controllers that all brokers list. `members`: None unless the group
     is in the mode DLedger. `copies` are the replicas that have every acknowledged message, `lost` those that
-    do not run although they have a volume; `replacement` is the verdict on an order to replace one."""
+    do not run although they have a volume; `replacement` is the verdict on an order to replace one.
+    `restoration`: None unless a backup is to be restored before the replicas start."""
 
     group: BrokerGroup
     owner: Owner
@@ -169,6 +173,7 @@ class ObservedBrokerGroup:
     copies: GroupCopies | None = None
     lost: tuple[LostReplica, ...] = ()
     replacement: ReplacementVerdict | None = None
+    restoration: Restoration | None = None
 
     @property
     def manifests(self) -> tuple[Manifest, ...]:
@@ -263,7 +268,7 @@ def observed_broker_group(
     stateful_set = component_name(group.name, Component.BROKER)
     spec_replicas = group.spec.replicas
     count = target_replicas(observed, observed.resource, stateful_set, spec_replicas, created=created)
-    count = count if created else max(count, spec_replicas)
+    count = count if created else first_size(observed, group, stateful_set, count)
     hibernation = hibernation_of(observed.resource, group, count, created=created)
     controller_count = controllers.spec.replicas if controllers else 0
     controller_set = component_name(name, Component.CONTROLLER)
@@ -297,9 +302,10 @@ def observed_broker_group(
         unavailable=unavailable,
     )
     set_manifest = next(iter(stateful_sets(rendered.manifests)), None)
+    owner = Owner("BrokerGroup", group.name, str(metadata(observed.resource).get("uid", "")))
     return ObservedBrokerGroup(
         group=named,
-        owner=Owner("BrokerGroup", group.name, str(metadata(observed.resource).get("uid", ""))),
+        owner=owner,
         created=created,
         count=count,
         pods=pods,
@@ -325,6 +331,9 @@ def observed_broker_group(
         copies=copies,
         lost=() if set_manifest is None else lost_replicas(observed, set_manifest, copies.pods),
         replacement=None if set_manifest is None else judge(observed, set_manifest, copies),
+        restoration=restoration_of(
+            observed, named, set_manifest, renderer.settings, quorum, owner, gate.now, created=created
+        ),
     )
 
 
@@ -479,6 +488,8 @@ def _object_steps(
     step = sets_step(observed, compared_sets, observed_group.created)
     if observed_group.members is not None:
         step = observed_group.members.check_claims(observed, sets[0], step, created=observed_group.created)
+    if observed_group.restoration is not None and not step.waits_for:
+        yield observed_group.restoration.step
     yield step
 
 

@@ -28,6 +28,14 @@ class Apply:
 
 
 @dataclass(frozen=True, slots=True)
+class Create:
+    """Creates this object. One of this name that exists stays as it is. Fields of a created object that the
+    operator does not apply later stay, too: server-side apply would take them back."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
 class Delete:
     """Deletes the object with this uid. A later object of the same name has another uid and stays. `forced`:
     without waiting for the node of a pod, which is lost."""
@@ -106,6 +114,7 @@ class ChangeQuorumMembers:
 
 Effect = (
     Apply
+    | Create
     | Delete
     | SetFinalizers
     | RemoveAnnotation

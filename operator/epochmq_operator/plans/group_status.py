@@ -28,6 +28,7 @@ from epochmq_operator.plans.quorum_members import FOUNDERS
 from epochmq_operator.plans.reloads import PodReload, ReloadTarget
 from epochmq_operator.plans.renderer import ADOPTED
 from epochmq_operator.plans.replica_replacement import REPLACEMENT, LostReplica, RemainingCopies
+from epochmq_operator.plans.restoration import RESTORE
 from epochmq_operator.quorum_steps import member_id
 from epochmq_operator.resources import ControllerGroup, MemberMode
 
@@ -160,7 +161,9 @@ def broker_conditions(
         acts = f": {kept.acting.pod} acts for it since {_time_of(kept.acting)}" if kept.acting else ""
         wrong.append(f"the group has no master{acts}")
     spec_replicas = observed_group.group.spec.replicas
-    hibernation = observed_group.hibernation
+    hibernation, restoration = observed_group.hibernation, observed_group.restoration
+    if restoration is not None:
+        wrong = []  # no replica is to run yet
     if hibernation is not None:
         wrong = []  # fewer replicas than the spec says are no fault then
     ready = not wrong and observed_group.ready >= spec_replicas
@@ -174,6 +177,8 @@ def broker_conditions(
     else:
         reason = "ReplicasNotReady" if observed_group.ready < spec_replicas else "NoMaster"
         reason = str(hibernation or reason)
+        if restoration is not None:
+            reason, wrong = restoration.reason, [restoration.message]
         first = Condition(
             ConditionType.READY,
             False,
@@ -200,6 +205,8 @@ def broker_conditions(
             message,
         )
     idle, reduced = observed_group.idle_pods, wrong + _behind(observed_group, progress)
+    if restoration is not None:
+        idle = list(restoration.idle)
     if idle and hibernation is None and under_controllers and observed_group.created:
         copies = _copies(observed_group)
         idle = _with_loss(idle, copies, _replacement_offer(observed_group, slow=True))
@@ -351,7 +358,7 @@ def broker_status(
         **({"actingMaster": _acting_status(acting)} if acting is not None else {}),
         **_template_status(observed_group.image, observed_group.rendered.adopted),
         **hibernation_status(observed_group.hibernation),
-        **({REPLACEMENT: old[REPLACEMENT]} if REPLACEMENT in old else {}),
+        **{key: old[key] for key in (REPLACEMENT, RESTORE) if key in old},
         **_reload_status(observed_group.reload_target, observed_group.reloads),
         **(
             {KNOWN_CONTROLLERS: observed_group.known_controllers}

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from epochmq_operator.manifests.names import GROUP_LABEL, KIND_LABEL
+from epochmq_operator.manifests.names import COMPONENT_LABEL, GROUP_LABEL, KIND_LABEL, RESTORE
 from epochmq_operator.plans.objects import Manifest, Ref, metadata, owner_of
 
 ORDINAL = re.compile(r"-(0|[1-9][0-9]{0,5})\Z")
@@ -98,3 +98,10 @@ def of_owner(objects: Mapping[Ref, Manifest], kind: str, uid: str) -> Mapping[Re
 def of_resource(objects: Mapping[Ref, Manifest], kind: str, resource: Ref) -> Mapping[Ref, Manifest]:
     """The objects of a kind that belong to a resource by their labels."""
     return _found(objects, kind, (f"resource {kind}", resource.kind, resource.name))
+
+
+def members_of(objects: Mapping[Ref, Manifest], resource: Ref) -> list[Manifest]:
+    """The pods of brokers, controllers and nameservers that belong to a resource by their labels; not those
+    that restore its volumes."""
+    found = of_resource(objects, "Pod", resource).values()
+    return [pod for pod in found if (metadata(pod).get("labels") or {}).get(COMPONENT_LABEL) != RESTORE]

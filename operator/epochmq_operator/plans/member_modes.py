@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 from epochmq_operator.manifests.kept_templates import annotations_of
 from epochmq_operator.manifests.names import MEMBERS_ANNOTATION, member_secret_name
-from epochmq_operator.plans.indexed_objects import of_kind, of_resource
+from epochmq_operator.plans.indexed_objects import members_of, of_kind, of_resource
 from epochmq_operator.plans.objects import (
     PAUSED,
     Manifest,
@@ -117,7 +117,7 @@ def _annotations(observed: ObservedState, controllers: Manifest) -> Iterator[str
 
 def _annotations_of_group(observed: ObservedState, group: Ref) -> Iterator[str]:
     """The same of the members that belong to one resource."""
-    for pod in of_resource(observed.objects, "Pod", group).values():
+    for pod in members_of(observed.objects, group):
         if ref_of(pod).namespace == observed.namespace:
             yield str(annotations_of(pod).get(MEMBERS_ANNOTATION, ""))
     for stateful_set in of_resource(observed.objects, "StatefulSet", group).values():

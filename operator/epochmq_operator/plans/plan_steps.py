@@ -30,6 +30,7 @@ class StepKind(StrEnum):
     GUARD = "guard"
     CONTROLLERS = "controllers"
     OBJECTS = "objects"
+    RESTORE = "restore"
     REPLICAS = "replicas"
     CLAIMS = "claims"
     REPLACE = "replace"

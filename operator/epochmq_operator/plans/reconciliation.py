@@ -80,6 +80,7 @@ PLAN_NAMES: Mapping[StepKind, str] = {
     StepKind.CONTROLLERS: "repair",
     StepKind.OBJECTS: "repair",
     StepKind.REPLICAS: "repair",
+    StepKind.RESTORE: "repair",
     StepKind.CONFIRM: DELETE,
     StepKind.BROKERS: DELETE,
     StepKind.RELEASE: DELETE,

@@ -8,7 +8,6 @@ for it. Runs do not overlap."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,7 +29,6 @@ from epochmq_operator.plans.effects import (
     ReconciliationResult,
 )
 from epochmq_operator.plans.objects import Manifest, annotation, digest, metadata, status_of
-from epochmq_operator.plans.observed_state import ObservedState
 from epochmq_operator.resources import cron
 
 ASKED = "asked "
@@ -154,49 +152,6 @@ def between_runs(
     if idle != status:
         effects.insert(0, PatchStatus(idle))
     return ReconciliationResult(tuple(effects), requeue_after_s)
-
-
-# Why a pod ended
-
-
-def termination_of(pod: Manifest) -> Mapping[str, Any]:
-    """The termination message of a pod's container, a JSON object; empty without one."""
-    return _json_object(_terminated(pod).get("message"))
-
-
-def why_it_ended(pod: Manifest) -> str:
-    """Why a pod ended, by its own termination message if it left one."""
-    status, ended = pod.get("status") or {}, _terminated(pod)
-    why = termination_of(pod).get("error") or status.get("message") or ended.get("message")
-    if why:
-        return str(why)
-    code, signal = ended.get("exitCode"), ended.get("reason")
-    if code is None:
-        return str(status.get("reason") or "the pod ended")
-    return f"exit status {code}" + (f" ({signal})" if signal else "")
-
-
-def _terminated(pod: Manifest) -> Mapping[str, Any]:
-    for one in (pod.get("status") or {}).get("containerStatuses") or ():
-        if found := (one.get("state") or {}).get("terminated"):
-            return dict(found)
-    return {}
-
-
-def _json_object(text: object) -> Mapping[str, Any]:
-    try:
-        found = json.loads(str(text))
-    except ValueError:
-        return {}
-    return found if isinstance(found, Mapping) else {}
-
-
-def is_owned(observed: ObservedState, found: Manifest | None) -> bool:
-    """Whether the object exists, is not being deleted, and is owned by the observed resource."""
-    if found is None or metadata(found).get("deletionTimestamp") is not None:
-        return False
-    owners = metadata(found).get("ownerReferences") or ()
-    return any(one.get("uid") == metadata(observed.resource).get("uid") for one in owners)
 
 
 # Conditions

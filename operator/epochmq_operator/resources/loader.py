@@ -30,6 +30,7 @@ from epochmq_operator.resources.model import (
     GroupResource,
     fields_of,
 )
+from epochmq_operator.resources.restore_from import EXPECTED_OF_RESTORES
 from epochmq_protocol.errors import EpochMQError
 
 DOCUMENT_COUNT_MAX = 1000
@@ -114,6 +115,8 @@ EXPECTED: Mapping[str, str] = {
     "spec.minInSyncReplicas": "a whole number from 1 to spec.replicas",
     "spec.externalServices": "true or false",
     **{f"spec.{field}": text for field, text in {**STORAGE_EXPECTED, **POD_EXPECTED}.items()},
+    "spec.restoreFrom": "a mapping with url, and backup, offset or time",
+    **{f"spec.restoreFrom.{field}": text for field, text in EXPECTED_OF_RESTORES.items()},
     "spec.authSecret": "the name of a Secret",
     "spec.admin": "a mapping with tokenSecret, tlsSecret or both",
     "spec.admin.tokenSecret": "the name of a Secret",

@@ -23,6 +23,7 @@ from epochmq_operator.resources.member_mode import MemberMode
 from epochmq_operator.resources.owned_keys import CONTROLLER_OWNED_KEYS, key_owner
 from epochmq_operator.resources.pod_fields import PodFields
 from epochmq_operator.resources.pod_values import DnsName
+from epochmq_operator.resources.restore_from import RestoreFromSpec
 from epochmq_operator.resources.update_policy import UpdatePolicySpec
 
 API_GROUP = "epochmq.io"
@@ -326,6 +327,13 @@ class BrokerGroupSpec(WorkloadSpec):
             "of their pods' addresses."
         ),
     ] = False
+    restore_from: Annotated[
+        RestoreFromSpec | None,
+        kubernetes_only(
+            "The backup from which a new group starts. It is restored to the volumes of all replicas before "
+            "the first one starts, and never again. Not in the mode DLedger. Immutable."
+        ),
+    ] = None
     auth_secret: Annotated[
         DnsName | None,
         kubernetes_only(
@@ -423,6 +431,12 @@ class BrokerGroupSpec(WorkloadSpec):
                 "true, expected false: a group in the mode DLedger cannot hibernate yet, because a replica "
                 "alone is no majority",
                 {"at": "hibernate"},
+            )
+        if self.restore_from is not None:
+            raise PydanticCustomError(
+                "spans",
+                "expected no such field in the mode DLedger, in which no backups are taken: remove it",
+                {"at": "restoreFrom"},
             )
         return self
 

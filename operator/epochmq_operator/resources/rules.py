@@ -27,6 +27,7 @@ from epochmq_operator.resources.owned_keys import (
     VOLUMES,
 )
 from epochmq_operator.resources.quantities import parse_quantity
+from epochmq_operator.resources.restore_from import RESTORE_FROM_RULES
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +188,19 @@ RULES: Mapping[str, tuple[ValidationRule, ...]] = {
             "self.mode != 'DLedger' || !self.hibernate",
             "remove hibernate: a group in the mode DLedger cannot hibernate yet, because a replica alone is "
             "no majority",
+        ),
+        ValidationRule(
+            "spec",
+            "self.mode != 'DLedger' || !has(self.restoreFrom)",
+            "restoreFrom is not for the mode DLedger, in which no backups are taken: remove it",
+        ),
+        *(ValidationRule("spec.restoreFrom", cel, message) for cel, message in RESTORE_FROM_RULES),
+        _immutable(
+            "spec",
+            "restoreFrom",
+            "spec.restore_from",
+            "restoreFrom cannot change, because only a new group is restored: restore the field, or create a "
+            "new group",
         ),
         ValidationRule(
             "spec.controllers.storage",

@@ -12,14 +12,11 @@ backup, and the message is `{"error"}`."""
 from __future__ import annotations
 
 import argparse
-import json
-import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from epochmq_protocol.errors import EpochMQError
@@ -27,18 +24,14 @@ from epochmq_store.backups import backup_plan, catalog, taking
 from epochmq_store.backups.backup_errors import BackupError
 from epochmq_store.backups.manifest import BackedUpGroup, BackupManifest
 from epochmq_store.backups.object_storage import ObjectStorage
+from epochmq_store.backups.pod_messages import MESSAGE, exit_when_terminated, progress_reporter, write_message
 from epochmq_store.backups.storage_url import open_storage
 from epochmq_store.backups.taking import BackupCut
 
-MESSAGE = Path("/dev/termination-log")
 MESSAGE_LENGTH_MAX = 1000
 CUT_WAIT_S = 600.0
 CUT_DIGITS_MAX = 20
 LOOK_EVERY_S = 0.1
-REPORT_EVERY_S = 5.0
-TERMINATED = 128 + signal.SIGTERM
-
-Report = Callable[[str], None]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,9 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message = run(chosen)
     except (EpochMQError, OSError) as error:
         print(error, file=sys.stderr, flush=True)
-        _write(chosen.message, {"error": str(error)[:MESSAGE_LENGTH_MAX]})
+        write_message(chosen.message, {"error": str(error)[:MESSAGE_LENGTH_MAX]})
         return 1
-    _write(chosen.message, message)
+    write_message(chosen.message, message)
     return 0
 
 
@@ -88,7 +81,7 @@ def run(chosen: argparse.Namespace) -> dict[str, Any]:
         make_cut,
         product=version("epochmq"),
         order=chosen.order,
-        report=_reporter(),
+        report=progress_reporter(),
     )
     pruned, warning = (0, "") if chosen.keep is None else _prune(storage, chosen.keep)
     return {**summary(taken), "pruned": pruned, "warning": warning}
@@ -135,29 +128,6 @@ def summary(taken: BackupManifest) -> dict[str, Any]:
     }
 
 
-def _reporter() -> Report:
-    last = time.monotonic()
-
-    def report(text: str) -> None:
-        nonlocal last
-        if time.monotonic() - last >= REPORT_EVERY_S:
-            last = time.monotonic()
-            print(f"{text} …", file=sys.stderr, flush=True)
-
-    return report
-
-
-def _stop(number: int, frame: FrameType | None) -> None:
-    sys.exit(TERMINATED)
-
-
-def _write(path: Path, message: Mapping[str, Any]) -> None:
-    try:
-        path.write_text(json.dumps(message, ensure_ascii=False), encoding="utf-8")
-    except OSError as error:
-        print(f"cannot write the termination message: {error}", file=sys.stderr, flush=True)
-
-
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, _stop)  # process 1 would ignore it
+    exit_when_terminated()
     sys.exit(main())

@@ -49,11 +49,12 @@ def restore(
     backup: str | None = None,
     group: str | None = None,
     point: RestorePoint = RestorePoint(),  # noqa: B008  # frozen
+    order: str = "",
     report: ReportProgress = lambda text: None,
 ) -> RestoredStore:
     """Restores the newest backup, or the one with the id `backup`, to each of the directories, which must not
-    exist or must be empty. `group` is the expected brokerName. Raises BackupError and OSError; no target
-    counts as restored then, unless all of them were complete."""
+    exist or must be empty. `group` is the expected brokerName; `order` is recorded in the stores. Raises
+    BackupError and OSError; no target counts as restored then, unless all of them were complete."""
     if not 1 <= len(targets) <= TARGETS_MAX or len({one.absolute() for one in targets}) != len(targets):
         raise BackupError(f"{len(targets)} directories, expected 1 to {TARGETS_MAX} different ones")
     for target in targets:
@@ -65,7 +66,7 @@ def restore(
             f"backup {chosen.id} is of group {chosen.group.broker_name}, expected {group}: give another URL"
         )
     log = backup_plan.log_for(found, chosen, point)
-    return _Restore(storage, found, log, point, report).run(targets)
+    return _Restore(storage, found, log, point, order, report).run(targets)
 
 
 def _check_target(target: Path) -> None:
@@ -79,6 +80,11 @@ def _check_target(target: Path) -> None:
         raise BackupError(f"{target} is a file, expected a directory that does not exist") from None
 
 
+def unfinished_prefix(target: Path) -> str:
+    """The beginning of the name of the directory in which a store is written before it gets its name."""
+    return f".{target.absolute().name}.restoring-"
+
+
 class _Restore:
     def __init__(
         self,
@@ -86,12 +92,14 @@ class _Restore:
         found: Sequence[BackupManifest],
         log: BackupManifest,
         point: RestorePoint,
+        order: str,
         report: ReportProgress,
     ) -> None:
         self._storage = storage
         self._found = found
         self._log = log
         self._point = point
+        self._order = order
         self._report = report
         self._last_stored_ms = 0
 
@@ -100,7 +108,7 @@ class _Restore:
         try:
             for target in targets:
                 make_directory(target.absolute().parent)
-                prefix = f".{target.absolute().name}.restoring-"
+                prefix = unfinished_prefix(target)
                 unfinished.append(Path(tempfile.mkdtemp(prefix=prefix, dir=target.absolute().parent)))
             restored = self._fill(unfinished)
             for directory, target in zip(unfinished, targets, strict=True):
@@ -118,7 +126,12 @@ class _Restore:
             self._report(file.path)
             self._write_file(stores, file, user_groups_only=progress is None)
         restored = RestoredStore(
-            self._log.id, self._log.group.broker_name, self._log.group.mode, self._log.log_start, end
+            self._log.id,
+            self._log.group.broker_name,
+            self._log.group.mode,
+            self._log.log_start,
+            end,
+            self._order,
         )
         fields = FIELDS.pack(self._last_stored_ms, 0, 0, 0, end)
         for store in stores:

@@ -119,7 +119,7 @@ def test_no_right_is_a_wildcard_runs_commands_in_pods_or_lists_secrets() -> None
 
 
 def test_a_feature_that_is_off_has_no_rights(tmp_path: Path) -> None:
-    off = [f"features.{name}=false" for name in ("audits", "topics", "users", "replaceReplicas")]
+    off = [f"features.{name}=false" for name in ("audits", "restores", "topics", "users", "replaceReplicas")]
     assert "brokergroupbackups" not in {
         resource for _, resource, _ in rights(kinds(rendered(), "ClusterRole")[0])
     }
@@ -129,9 +129,12 @@ def test_a_feature_that_is_off_has_no_rights(tmp_path: Path) -> None:
     optional = {"brokergroupaudits", "brokergroupbackups", "topics", "users"}
     optional |= {"roles", "rolebindings", "volumesnapshots", "nodes"}
     assert not optional & resources
-    assert ("", "persistentvolumeclaims", "delete") not in granted
+    assert not {("", "persistentvolumeclaims", verb) for verb in ("create", "delete")} & granted
     assert ("", "pods", "create") not in granted
     assert loaded(tmp_path / "off", *off).kinds == ("BrokerGroup", "ControllerGroup")
+    (wide,) = kinds(rendered("features.audits=false"), "ClusterRole")
+    needed = {("", "pods", "create"), ("", "pods", "patch"), ("", "persistentvolumeclaims", "create")}
+    assert needed <= rights(wide), "restores need no other feature"
     (wide,) = kinds(rendered("features.users=false"), "ClusterRole")
     assert ("epochmq.io", "topics/status", "patch") in rights(wide)
     assert not any("users" in resource for _, resource, _ in rights(wide))

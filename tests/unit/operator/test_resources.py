@@ -140,6 +140,8 @@ def test_a_loaded_group_dumps_to_what_loads_again() -> None:
     assert BrokerGroup.model_validate(group.model_dump(by_alias=True)) == group
 
 
+RESTORE = "replicas: 1\n  restoreFrom: {url: "
+NOT_A_TIME = 'expected a time in UTC in quotes, such as "2030-01-31T14:00:00Z"'
 WHOLE = "expected a whole number from 1 to 9"
 SCALAR = "expected a string, a number, or true or false"
 PODS = (
@@ -152,6 +154,57 @@ COMMON = (
 )
 # (the body of spec, each fault as "line: path and problem")
 SPEC_FAULTS = [
+    (
+        "replicas: 1\n  restoreFrom: {}",
+        "6: spec.restoreFrom.url: missing, expected s3://BUCKET/PREFIX?OPTIONS, "
+        "gs://…, abfs://… or file:///backups/…",
+    ),
+    (
+        RESTORE + "s3://b/o, backup: newest}",
+        '6: spec.restoreFrom.backup: "newest", expected the id of a backup, such as 20300131T140000Z-0a1b2c',
+    ),
+    (
+        RESTORE + "s3://b/o, offset: -1}",
+        "6: spec.restoreFrom.offset: -1, expected a whole number of at least 0",
+    ),
+    (
+        RESTORE + "s3://b/o, time: '2030-01-31T14:00'}",
+        f'6: spec.restoreFrom.time: "2030-01-31T14:00", {NOT_A_TIME}',
+    ),
+    (
+        RESTORE + "s3://b/o, time: '2030-02-31T14:00Z'}",
+        f'6: spec.restoreFrom.time: "2030-02-31T14:00Z", {NOT_A_TIME}',
+    ),
+    (
+        RESTORE + "s3://b/o, offset: 1, time: '2030-01-31T14:00Z'}",
+        "6: spec.restoreFrom.offset: expected no such "
+        "field together with spec.restoreFrom.time: remove one of them",
+    ),
+    (
+        RESTORE + "file:///backups/o}",
+        "6: spec.restoreFrom.claimName: a url that begins with file:///backups/ and "
+        "claimName belong together: give both, or another url",
+    ),
+    (
+        RESTORE + "s3://b/o, claimName: nfs}",
+        "6: spec.restoreFrom.claimName: a url that begins with "
+        "file:///backups/ and claimName belong together: give both, or another url",
+    ),
+    (
+        RESTORE + "file:///etc}",
+        "6: spec.restoreFrom.url: a url of files begins with file:///backups/, where the "
+        "volume of claimName is mounted",
+    ),
+    (
+        RESTORE + "'s3://key:secret@b/o'}",
+        "6: spec.restoreFrom.url: put credentials into a Secret, and name it in "
+        "credentialsSecret: everyone who may read the resource reads its url",
+    ),
+    (
+        "replicas: 1\n  mode: DLedger\n  restoreFrom: {url: s3://b/o}",
+        "7: spec.restoreFrom: expected no such field "
+        "in the mode DLedger, in which no backups are taken: remove it",
+    ),
     ('replicas: "1"', f'5: spec.replicas: "1", {WHOLE}'),
     ("replicas: 0", f"5: spec.replicas: 0, {WHOLE}"),
     ("replicas: true", f"5: spec.replicas: true, {WHOLE}"),
@@ -165,7 +218,7 @@ SPEC_FAULTS = [
         "replicas: 1\n  volumes: {}",
         "6: spec.volumes: unknown field, expected one of replicas, mode, actingMaster, brokerName, "
         "cluster, controllerGroup, controllers, minInSyncReplicas, config, hibernate, externalServices, "
-        "authSecret, " + COMMON,
+        "restoreFrom, authSecret, " + COMMON,
     ),
     (
         "replicas: 1\n  controllers: {replicas: 4}",
