@@ -84,12 +84,12 @@ LOCATION_RULES: tuple[tuple[str, str], ...] = (
     ),
     (
         f"!self.url.startsWith('file:') || self.url.startsWith('{CLAIM_URL}/')",
-        f"a url of files begins with {CLAIM_URL}/, where the volume of claimName is mounted",
+        f"give a url that begins with {CLAIM_URL}/, where the volume of claimName is mounted",
     ),
     (
         r"!self.url.matches('^[a-z0-9]+://[^/?]*@')",
-        "put credentials into a Secret, and name it in credentialsSecret: everyone who may read the resource "
-        "reads its url",
+        "remove the credentials from url, put them into a Secret, and name it in credentialsSecret: everyone "
+        "who may read the resource reads its url",
     ),
 )
 """Rules of the API server that span fields: CEL at the object with these fields, and the message."""

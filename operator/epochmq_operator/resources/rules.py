@@ -199,8 +199,8 @@ RULES: Mapping[str, tuple[ValidationRule, ...]] = {
             "spec",
             "restoreFrom",
             "spec.restore_from",
-            "restoreFrom cannot change, because only a new group is restored: restore the field, or create a "
-            "new group",
+            "restoreFrom cannot change, because only a new group is restored: give it the value that it had, "
+            "or create a new group",
         ),
         ValidationRule(
             "spec.controllers.storage",

@@ -192,12 +192,12 @@ SPEC_FAULTS = [
     ),
     (
         RESTORE + "file:///etc}",
-        "6: spec.restoreFrom.url: a url of files begins with file:///backups/, where the "
+        "6: spec.restoreFrom.url: give a url that begins with file:///backups/, where the "
         "volume of claimName is mounted",
     ),
     (
         RESTORE + "'s3://key:secret@b/o'}",
-        "6: spec.restoreFrom.url: put credentials into a Secret, and name it in "
+        "6: spec.restoreFrom.url: remove the credentials from url, put them into a Secret, and name it in "
         "credentialsSecret: everyone who may read the resource reads its url",
     ),
     (
