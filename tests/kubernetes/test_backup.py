@@ -12,7 +12,7 @@ import pytest
 from epochmq_operator.crd import SIMPLE_KINDS, definition_of
 from epochmq_operator.resources.backup import BACKUP_KIND
 from tests.kubernetes.killed_operators import KilledOperators
-from tests.kubernetes.messages import TOPIC, send
+from tests.kubernetes.messages import TOPIC, everything, send
 from tests.kubernetes.operator_process import READY_TIMEOUT_S, Groups, define, operator, run_epochmq
 from tests.kubernetes.testbed.cluster import Cluster
 from tests.kubernetes.testbed.images import image_name
@@ -161,6 +161,59 @@ def test_a_backup_that_cannot_be_taken_says_why(groups: Groups, storage: Path) -
     assert groups.condition(BACKUP_KIND, "nightly", "Stalled")["status"] == "True"
     assert "brokerGroup cannot change" in rejection_of(brokerGroup="payments")
     groups.cluster.wait(lambda: not pods(groups), what="the pod of the run is deleted")
+
+
+def apply_copy(groups: Groups, replicas: int, **restore: Any) -> None:
+    """Applies the group `copy`, which starts from a backup of the group `orders`."""
+    source = {"url": URL, "claimName": CLAIM, **restore}
+    spec = {"replicas": replicas, "controllerGroup": "copy", "restoreFrom": source}
+    groups.apply("BrokerGroup", "copy", spec)
+
+
+def restore_pods(groups: Groups) -> list[str]:
+    """The pods of restores."""
+    listed = groups.cluster.core.list_namespaced_pod(groups.namespace).items
+    return [one.metadata.name for one in listed if "-restore" in one.metadata.name]
+
+
+@pytest.mark.usefixtures("started", "storage")
+def test_a_new_group_starts_from_a_backup_and_later_replicas_copy_its_log(groups: Groups) -> None:
+    two_replicas(groups)
+    bodies = [f"body-{number:04}" for number in range(MESSAGES)]
+    send(groups, "orders", bodies)
+    apply_backup(groups, "nightly")
+    entry = ended(groups, "nightly", 1)
+    assert entry["backup"], entry
+
+    groups.apply("ControllerGroup", "copy", {"replicas": 1})
+    apply_copy(groups, 2)
+    groups.ready("copy", 2)
+    status = groups.status("BrokerGroup", "copy")
+    assert status["restore"]["state"] == "Restored", status
+    assert status["restore"]["backup"] == entry["backup"]
+    assert status["restore"]["logEnd"] == entry["logEnd"]
+    assert len(status["syncStateSet"]) == 2
+    assert sorted(everything(groups, "copy", bodies)) == bodies
+    groups.cluster.wait(lambda: not restore_pods(groups), what="the pods of the restore are deleted")
+
+    send(groups, "copy", ["after"])
+    apply_copy(groups, 3)
+    groups.ready("copy", 3)
+    assert restore_pods(groups) == []
+    assert "after" in everything(groups, "copy", [*bodies, "after"])
+
+
+@pytest.mark.usefixtures("started", "storage")
+def test_a_restore_that_fails_starts_no_broker_and_says_what_to_do(groups: Groups) -> None:
+    groups.apply("ControllerGroup", "copy", {"replicas": 1})
+    apply_copy(groups, 1)
+    groups.wait("BrokerGroup", "copy", phase="Blocked")
+    stalled = groups.condition("BrokerGroup", "copy", "Stalled")
+    assert (stalled["status"], stalled["reason"]) == ("True", "RestoreBlocked")
+    assert f"{URL} has no backup" in stalled["message"]
+    assert f"kubectl delete pod copy-restore --namespace {groups.namespace}" in stalled["message"]
+    sets = groups.cluster.kubectl("get", "statefulset", "--namespace", groups.namespace, "-o", "name")
+    assert "copy-broker" not in sets
 
 
 @pytest.mark.soak

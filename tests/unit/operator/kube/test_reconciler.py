@@ -20,7 +20,13 @@ from epochmq_operator.kube.replica_observer import ReplicaObserver
 from epochmq_operator.kube.sidecar_client import MembershipRejectionError
 from epochmq_operator.kube.sidecar_credentials import CredentialsCache
 from epochmq_operator.manifests.names import GROUP_LABEL, KIND_LABEL, MANAGED_BY
-from epochmq_operator.plans.effects import Apply, ChangeQuorumMembers, PatchStatus, ReconciliationResult
+from epochmq_operator.plans.effects import (
+    Apply,
+    ChangeQuorumMembers,
+    Create,
+    PatchStatus,
+    ReconciliationResult,
+)
 from epochmq_operator.plans.objects import Manifest, Ref, ref_of, status_of
 from tests.support.fake_api_server import FakeApiServer
 from tests.unit.operator.kube.running_reconcilers import (
@@ -212,6 +218,38 @@ async def test_a_resource_that_the_watch_shows_late_is_fetched_and_nothing_is_re
         assert "Refused" not in str(status)
         assert object_path(QUORUM) in server.gets
         assert len(server.gets) < 20
+
+
+class CreatedClaims(FakeApiServer):
+    """An API server that creates volume claims, each once."""
+
+    async def create(self, manifest: Manifest) -> dict[str, Any]:
+        path = object_path(ref_of(manifest))
+        if path in self.objects:
+            raise ApiError(409, "it exists")
+        self.objects[path] = copy.deepcopy(dict(manifest))
+        return self.objects[path]
+
+
+async def test_a_volume_claim_that_exists_is_not_created_over_and_is_known_then() -> None:
+    api: Any = CreatedClaims()
+    sidecars: Any = SilentSidecars()
+    cache = ObjectCache()
+    replicas = ReplicaObserver(cache, sidecars, CredentialsCache(api))
+    writer = EffectWriter(api, cache, OperatorMetrics(), replicas)
+    ref = Ref("PersistentVolumeClaim", NAMESPACE, "store-orders-broker-0")
+    meta = {"name": ref.name, "namespace": NAMESPACE, "uid": "theirs"}
+    theirs: dict[str, Any] = {"apiVersion": "v1", "kind": ref.kind, "metadata": meta}
+    api.objects[object_path(ref)] = theirs
+    wanted = {**theirs, "metadata": {**meta, "uid": "ours"}}
+    worker = WorkerState()
+    await writer.carry_out(Create(wanted), ORDERS, resource(ORDERS), worker)
+    assert (cache.get(ref) or {})["metadata"]["uid"] == "theirs"
+    assert worker.unlabelled_objects == {ref}
+    del api.objects[object_path(ref)]
+    await writer.load_into_cache(ref, worker)
+    await writer.carry_out(Create(wanted), ORDERS, resource(ORDERS), worker)
+    assert (cache.get(ref) or {})["metadata"]["uid"] == "ours"
 
 
 class FixedVolumes(FakeApiServer):
