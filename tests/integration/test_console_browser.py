@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from epochmq.client import Producer
 from tests.integration.browser import PATIENCE_MS, missing, started_browser, watched_page
 from tests.integration.console_process import Console
-from tests.integration.up_run import THREE_REPLICAS, GroupRun, alive
+from tests.integration.seeded_run import WITH_USERS, produce_dead_letters
+from tests.integration.up_run import GroupRun, alive
 from tests.support.process import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=f"missing: {missing()}")
@@ -58,24 +58,7 @@ REACHABLE = "a[href], button, input:not([type=hidden]), select, summary, [tabind
 
 
 TOKEN = "the-token-of-the-admin"
-PROVIDER = "org.apache.rocketmq.auth.{0}.provider.Local{1}MetadataProvider"
-WITH_USERS = THREE_REPLICAS.replace(
-    "config: {",
-    f"config: {{authenticationMetadataProvider: {PROVIDER.format('authentication', 'Authentication')}, "
-    f"authorizationMetadataProvider: {PROVIDER.format('authorization', 'Authorization')}, ",
-)
 REPORT = "<!doctype html><title>Audit</title><style>p { color: red }</style><p>two replicas differ</p>"
-
-
-async def produce_dead_letters(nameservers: list[str]) -> None:
-    """Stores three messages where brokers put those that the group billing has rejected too often."""
-    producer = Producer(nameservers, "dead", timeout_ms=PATIENCE_MS)
-    try:
-        for number in range(3):
-            properties = {"RETRY_TOPIC": "sales", "DLQ_ORIGIN_TOPIC": "sales"}
-            await producer.send("%DLQ%billing", f"dead {number}".encode(), properties=properties)
-    finally:
-        await producer.close()
 
 
 def write_audit(run: GroupRun) -> None:

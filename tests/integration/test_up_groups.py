@@ -171,7 +171,8 @@ def test_a_fenced_master_takes_no_message_until_it_is_unfenced(run: GroupRun) ->
         rejected = run.here("produce", "fenced", "while", "--timeout", "3")
         assert rejected.returncode == 1
         assert words in rejected.stderr, rejected.stderr
-        assert f"\n{master['pod']}: {words}\n" in run.ok("status")
+        shown = words.replace("GROUP/REPLICA", f"orders/{master['pod']}")
+        assert f"\n{master['pod']}: {shown}\n" in run.ok("status")
         assert run.wait_master()["reason"] == words
 
     wait_holds(check)

@@ -47,7 +47,7 @@ def lag(
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Again every 2 s, until Ctrl-C.")] = False,
 ) -> int:
-    """Show for each queue how many messages the group has not consumed."""
+    """Show for each queue how many messages the group has not consumed, and why."""
     from epochmq.verbs import group as verb
 
     return verb.lag(call, group, topic, watch=watch)
@@ -65,7 +65,9 @@ def reset(
     time: Annotated[
         str | None,
         typer.Option(
-            "--time", metavar="TIME", help="The first message since then: 2030-01-31T14:00, 15m, 3h, 2d."
+            "--time",
+            metavar="TIME",
+            help="The first message since then: 2030-01-31T14:00, 'yesterday 14:00', 15m, 3h, 2d.",
         ),
     ] = None,
     offset: Annotated[

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime, timedelta
+from datetime import time as clock_time
 from typing import TYPE_CHECKING, TypeVar
 
 from epochmq.exits import UsageError
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
+DAYS_BACK = {"today": 0, "yesterday": 1}
 UNITS_MS = (("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000))
 
 
@@ -74,7 +77,7 @@ def parse_pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
 
 def parse_time(option: str, text: str) -> int:
     """A time as ms since 1970: ISO 8601 (in the zone of this machine, if it names none), ms since 1970, or a
-    span before now such as `90s`, `15m`, `3h`, `2d`. Raises UsageError."""
+    span before now such as `90s`, `15m`, `3h`, `2d`, or `yesterday 14:00`. Raises UsageError."""
     now_ms = int(datetime.now().timestamp() * 1000)
     if text == "now":
         return now_ms
@@ -84,11 +87,12 @@ def parse_time(option: str, text: str) -> int:
     if span_ms is not None:
         return max(now_ms - span_ms, 0)
     try:
-        return max(int(datetime.fromisoformat(text).timestamp() * 1000), 0)
+        wall_clock = _on_day(text, date.today()) or datetime.fromisoformat(text)
+        return max(int(wall_clock.timestamp() * 1000), 0)
     except (ValueError, OverflowError, OSError):
         raise UsageError(
-            f"{option} {text}: expected a time such as 2030-01-31T14:00, ms since 1970, or 15m, 3h or 2d "
-            "(before now)"
+            f"{option} {text}: expected a time such as 2030-01-31T14:00 or 'yesterday 14:00', ms since 1970, "
+            "or 15m, 3h or 2d (before now)"
         ) from None
 
 
@@ -111,6 +115,20 @@ def parse_span(option: str, text: str) -> int:
     if span_ms is None:
         raise UsageError(f"{option} {text}: expected a span such as 500ms, 90s, 15m, 3h or 2d")
     return span_ms
+
+
+def _on_day(text: str, today: date) -> datetime | None:
+    """The time of `yesterday 14:00` or `today 8:30:15`, in the zone of this machine; None if it is none."""
+    day, _, clock = text.partition(" ")
+    if day not in DAYS_BACK or not re.fullmatch(r"[0-9]{1,2}(:[0-9]{2}){1,2}", clock):
+        return None
+    hour, minute, *rest = map(int, clock.split(":"))
+    second = rest[0] if rest else 0
+    try:
+        at = clock_time(hour, minute, second)
+    except ValueError:
+        return None
+    return datetime.combine(today - timedelta(days=DAYS_BACK[day]), at)
 
 
 def _span_ms(text: str) -> int | None:

@@ -62,7 +62,7 @@ async def listed_dead_letters(client: AdminClient) -> VerbResult:
 
 def _list_of_group(verb: ClusterVerb, group: str, count: int) -> int:
     found = verb.run(lambda client: dead_letters_of(client, group, count))
-    print_result(messages_result(found), verb.output)
+    print_result(messages_result(found, with_ids=True), verb.output)
     if not found:
         print_error(f"group {group} has no dead letters")
     return ExitCode.OK

@@ -12,6 +12,7 @@ import msgspec
 from epochmq.client.admin import AdminClient, BrokerAddress
 from epochmq.exits import ExitCode, UsageError, print_error
 from epochmq.verbs.cluster_calls import ClusterVerb, confirm
+from epochmq.verbs.lag_causes import causes_of_lag
 from epochmq.verbs.output import Column, OutputTable, VerbResult, print_result
 from epochmq_protocol.bodies import ConsumerConnection, ConsumeStats, MessageQueue, SubscriptionGroupWrapper
 from epochmq_protocol.bodies_admin import OffsetWrapper
@@ -86,7 +87,7 @@ async def listed_groups(client: AdminClient, *, everything: bool) -> VerbResult:
     """The consumer groups with their lag; without `everything` those of applications."""
     masters = await client.masters()
     known = await _settings_of_all(client, masters)
-    names = sorted(name for name in known if everything or not _is_of_brokers(name))
+    names = sorted(name for name in known if everything or not is_of_brokers(name))
 
     async def listed(name: str) -> dict[str, Any]:
         connection, stats = await asyncio.gather(
@@ -110,7 +111,7 @@ async def lags_of_groups(client: AdminClient, groups_max: int) -> dict[str, int]
     """How many messages each of the first groups of applications has not consumed."""
     masters = await client.masters()
     known = await _settings_of_all(client, masters)
-    names = sorted(name for name in known if not _is_of_brokers(name))[:groups_max]
+    names = sorted(name for name in known if not is_of_brokers(name))[:groups_max]
 
     async def behind(name: str) -> int:
         stats = await read_progress(client, masters, name, None)
@@ -130,7 +131,8 @@ LIST_COLUMNS = (
 )
 
 
-def _is_of_brokers(group: str) -> bool:
+def is_of_brokers(group: str) -> bool:
+    """Whether brokers, or RocketMQ's tools, use this group for themselves."""
     return group in GROUPS_OF_BROKERS or group.startswith(CID_RMQ_SYS_PREFIX)
 
 
@@ -180,6 +182,25 @@ async def _connection(
     return max(found, key=lambda one: len(one.connection_set), default=None)
 
 
+async def members_by_broker(
+    client: AdminClient, masters: Sequence[BrokerAddress], group: str | None
+) -> list[tuple[str, str, ConsumerConnection]]:
+    """(group, broker name, members) of every group that has members, or of one group."""
+    known = await _settings_of_all(client, masters)
+    pairs = [
+        (name, broker)
+        for name, settings in sorted(known.items())
+        for broker in masters
+        if broker.broker_name in settings and group in (None, name)
+    ]
+    found = await client.gather(lambda pair: _connection(client, [pair[1]], pair[0]), pairs)
+    return [
+        (name, broker.broker_name, connection)
+        for (name, broker), connection in zip(pairs, found, strict=True)
+        if connection is not None
+    ]
+
+
 async def read_progress(
     client: AdminClient, masters: Sequence[BrokerAddress], group: str, topic: str | None
 ) -> dict[MessageQueue, OffsetWrapper]:
@@ -200,17 +221,21 @@ def _lag(offsets: OffsetWrapper) -> int:
 def describe(verb: ClusterVerb, group: str) -> int:
     """Prints the settings, the members and the progress of a group."""
     check_group(group)
-    print_result(verb.run(lambda client: described_group(client, group)), verb.output)
+    result = verb.run(lambda client: described_group(client, group))
+    print_result(result, verb.output)
+    for cause in result.document["causes"]:
+        print_error(cause)
     return ExitCode.OK
 
 
-async def described_group(client: AdminClient, group: str) -> VerbResult:
-    """The settings, the members and the progress of a group. Raises RequestError if there is no such
+async def described_group(client: AdminClient, group: str, topic: str | None = None) -> VerbResult:
+    """The settings, the members and the progress of a group, in all topics or in one, and the causes of its
+    lag. Raises RequestError if there is no such
     group."""
     masters = await client.masters()
     settings = await read_settings(client, masters, group)
     connection = await _connection(client, masters, group) or ConsumerConnection()
-    queues = _queue_rows(await read_progress(client, masters, group, None))
+    queues = _queue_rows(await read_progress(client, masters, group, topic))
     configs = [
         {"broker": broker, **msgspec.to_builtins(config)} for broker, config in sorted(settings.items())
     ]
@@ -222,7 +247,7 @@ async def described_group(client: AdminClient, group: str) -> VerbResult:
         {"topic": one.topic, "expression": one.sub_string, "type": one.expression_type}
         for _, one in sorted(connection.subscription_table.items())
     ]
-    document = {
+    document: dict[str, Any] = {
         "group": group,
         "consumption": connection.consume_type,
         "model": connection.message_model,
@@ -231,6 +256,7 @@ async def described_group(client: AdminClient, group: str) -> VerbResult:
         "subscriptions": subscriptions,
         "queues": queues,
     }
+    document["causes"] = causes_of_lag(document)
     tables = [
         OutputTable(SETTING_COLUMNS, configs, f"Group {group}"),
         OutputTable(MEMBER_COLUMNS, members, "Members"),
@@ -289,13 +315,14 @@ def _queue_rows(progress: dict[MessageQueue, OffsetWrapper]) -> list[dict[str, A
 
 
 def lag(verb: ClusterVerb, group: str, topic: str | None, *, watch: bool) -> int:
-    """Prints how far behind a group is, for each queue; with `watch` again and again."""
+    """Prints how far behind a group is, for each queue, and why; with `watch` again and again."""
     check_group(group)
+    causes: list[str] = []
 
     async def action(client: AdminClient) -> VerbResult:
-        masters = await client.masters()
-        await read_settings(client, masters, group)
-        rows = _queue_rows(await read_progress(client, masters, group, topic))
+        described = await described_group(client, group, topic)
+        causes[:] = described.document["causes"]
+        rows = described.document["queues"]
         return VerbResult(rows, [OutputTable(LAG_COLUMNS, rows)], [group])
 
     async def again(client: AdminClient) -> None:
@@ -315,6 +342,8 @@ def lag(verb: ClusterVerb, group: str, topic: str | None, *, watch: bool) -> int
         print_error(f"group {group} has consumed nothing yet" + (f" of topic {topic}" if topic else ""))
     else:
         print_error(f"{sum(row['lag'] for row in rows)} messages behind in {len(rows)} queues")
+    for cause in causes:
+        print_error(cause)
     return ExitCode.OK
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -78,11 +78,12 @@ COLUMNS = (
 )
 
 
-def messages_result(found: Sequence[ReceivedMessage]) -> VerbResult:
-    """Messages as a table, with the begin of each body."""
+def messages_result(found: Sequence[ReceivedMessage], *, with_ids: bool = False) -> VerbResult:
+    """Messages as a table, with the begin of each body. `with_ids`: also without the format `wide`."""
     objects = [message_object(one) for one in found]
     rows = [{**one, "shownBody": _shown(one)} for one in objects]
-    return VerbResult(objects, [OutputTable(COLUMNS, rows)], [one["msgId"] for one in objects])
+    columns = [replace(one, is_wide=False) if with_ids and one.field == "msgId" else one for one in COLUMNS]
+    return VerbResult(objects, [OutputTable(columns, rows)], [one["msgId"] for one in objects])
 
 
 def _shown(document: dict[str, Any]) -> str:

@@ -37,6 +37,8 @@ REMOTING_PORTS = {
     Component.CONTROLLER: CONTROLLER_PORT,
     Component.BROKER: BROKER_PORT,
 }
+REPLICA_PLACEHOLDER = "GROUP/REPLICA"
+"""What brokers write for their own name in a command (`epochmq_broker.config.refusals`)."""
 WIDTH_WITH_STATISTICS = 120
 WIDTH_WITH_AGE = 92
 WIDTH_WITHOUT_TERMINAL = 160
@@ -95,10 +97,20 @@ def _short_reason(observed: ObservedLocalPod) -> str:
     return observed.reason
 
 
+def refusals_of(pods: Iterable[ObservedLocalPod]) -> list[str]:
+    """A line for each broker that refuses messages. The broker does not know its group and pod, so its words
+    have a placeholder for the two, which is filled in here."""
+    return [
+        f"{o.pod.name}: {o.readiness.refuses.replace(REPLICA_PLACEHOLDER, f'{o.pod.group}/{o.pod.name}')}"
+        for o in pods
+        if o.alive and o.readiness.refuses
+    ]
+
+
 def print_refusals(console: Console, pods: Iterable[ObservedLocalPod]) -> None:
     """Prints a line for each broker that refuses messages: why, and the next command. They are the words with
     which the broker rejects a send."""
-    lines = [f"{o.pod.name}: {o.readiness.refuses}" for o in pods if o.alive and o.readiness.refuses]
+    lines = refusals_of(pods)
     for line in ["", *lines] if lines else []:
         console.print(line, soft_wrap=True, markup=False, highlight=False)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pytest
 import yaml
@@ -47,7 +47,11 @@ def test_a_time_may_be_absolute_or_a_span_before_now() -> None:
     assert parse_time("--time", "2023-11-14T22:13:20+00:00") == 1_700_000_000_000
     now_ms = datetime.now().timestamp() * 1000
     assert abs(parse_time("--time", "2d") - (now_ms - 2 * 86_400_000)) < 60_000
-    for text in ("", "d", "-3h", "yesterday", "3 h", "٣h", "9999999999d", "2023-13-01"):
+    clock = datetime.now().replace(hour=14, minute=30, second=0, microsecond=0)
+    assert parse_time("--time", "yesterday 14:30") == int((clock - timedelta(days=1)).timestamp() * 1000)
+    assert parse_time("--time", "today 14:30:05") == int(clock.timestamp() * 1000) + 5000
+    wrong = ("", "d", "-3h", "yesterday", "3 h", "٣h", "9999999999d", "2023-13-01")
+    for text in (*wrong, "yesterday 25:00", "yesterday 1", "yesterday 1:٣", "today 1:2:3:4", "tomorrow 1:00"):
         with pytest.raises(UsageError, match="--time"):
             parse_time("--time", text)
 

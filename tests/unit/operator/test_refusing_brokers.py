@@ -84,8 +84,9 @@ def test_a_broker_that_is_being_stopped_keeps_its_phase(tmp_path: Path) -> None:
 
 
 def test_the_table_has_the_state_and_a_line_below_it_the_words(tmp_path: Path) -> None:
-    """The words are in one line, however narrow the terminal is."""
+    """The words are in one line, however narrow the terminal is, and their command can be typed as it is."""
+    words = WORDS.replace("GROUP/REPLICA", "orders/orders-broker-0")
     for width in (80, 160):
         text = printed(observation(tmp_path, REFUSES, PodPhase.READY), width)
-        assert f"\norders-broker-0: {WORDS}\n" in text
+        assert f"\norders-broker-0: {words}\n" in text
     assert "Unready (fenced)" in text
