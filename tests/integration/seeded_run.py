@@ -1,4 +1,4 @@
-"""A group of three replicas that keeps users, and its dead letters: for tests of what people see and change."""
+"""A group of three replicas that keeps users, and its dead letters: for tests of what people change."""
 
 from __future__ import annotations
 

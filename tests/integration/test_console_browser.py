@@ -8,6 +8,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,7 +19,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from tests.integration.browser import PATIENCE_MS, missing, started_browser, watched_page
 from tests.integration.console_process import Console
 from tests.integration.seeded_run import WITH_USERS, produce_dead_letters
-from tests.integration.up_run import GroupRun, alive
+from tests.integration.up_run import COMMAND, GroupRun, alive
 from tests.support.process import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=f"missing: {missing()}")
@@ -118,6 +120,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
             "/brokers",
             "/broker?name=orders-a",
             "/controllers",
+            "/clients",
             "/dead-letters",
             "/dead-letter-group?name=billing",
             "/access",
@@ -335,14 +338,111 @@ def test_users_are_shown_without_their_passwords(shown: Shown, browser: Browser)
         assert "secret-of-shop" not in opened.page.content()
 
 
+def test_a_topic_is_created_with_its_attributes(shown: Shown, browser: Browser) -> None:
+    with watched_page(browser, shown.console.url, token=TOKEN) as opened:
+        page = opened.page
+        opened.open("/topics")
+        page.get_by_role("textbox", name="Topic").fill("made-here")
+        page.get_by_label("Queues on each broker").fill("3")
+        page.get_by_label("Type of its messages").select_option("FIFO")
+        page.get_by_label("Further attributes").fill("cleanup.policy=DELETE")
+        page.get_by_role("button", name="Create …").click()
+        expect(page.locator("h1")).to_have_text("Create topic made-here?")
+        page.get_by_role("button", name="Create", exact=True).click()
+        expect(page.locator("h1")).to_have_text("made-here")
+        expect(page.get_by_text("message.type=FIFO")).to_be_visible()
+        (found,) = json.loads(shown.run.ok("topic", "describe", "made-here", "-o", "json"))["brokers"]
+        assert found["writeQueues"] == 3
+        assert found["attributes"] == {"cleanup.policy": "DELETE", "message.type": "FIFO"}
+
+
+def test_the_page_of_a_group_says_why_it_is_behind(shown: Shown, browser: Browser) -> None:
+    with watched_page(browser, shown.console.url, token=TOKEN) as opened:
+        opened.open("/group?name=billing")
+        expect(opened.page.get_by_text("no member is connected to read the")).to_be_visible()
+
+
+def test_connected_clients_are_listed(shown: Shown, browser: Browser) -> None:
+    consumer = subprocess.Popen(
+        [*COMMAND, "consume", "sales", "--group", "watching", "--state", str(shown.run.state)],
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        with watched_page(browser, shown.console.url, token=TOKEN) as opened:
+
+            def listed() -> bool:
+                opened.open("/clients")
+                return opened.page.get_by_role("cell", name="watching", exact=True).count() == 1
+
+            wait_until(listed, what="the page names the consumer")
+    finally:
+        consumer.terminate()
+        consumer.wait(PATIENCE_S)
+
+
+def test_a_user_gets_a_new_password(shown: Shown, browser: Browser) -> None:
+    with watched_page(browser, shown.console.url, token=TOKEN) as opened:
+        page = opened.page
+        opened.open("/access")
+        page.locator("select[name=name]").select_option("shop")
+        page.get_by_label("Password", exact=True).fill("another-secret")
+        page.get_by_label("Again").fill("another-secret")
+        page.get_by_role("button", name="Set the password").click()
+        expect(page.get_by_text("User shop has the new password.")).to_be_visible()
+        assert "another-secret" not in page.content()
+    stored = sorted(shown.run.state.glob("volumes/*/*/config/auth.json"))
+    assert stored
+    wait_until(
+        lambda: all("another-secret" in path.read_text() for path in stored), what="every broker has it"
+    )
+
+
+def test_a_bundle_for_support_is_downloaded(shown: Shown, browser: Browser) -> None:
+    with watched_page(browser, shown.console.url, token=TOKEN) as opened:
+        opened.open("/about")
+        with opened.page.expect_download() as started:
+            opened.page.get_by_role("link", name="Download a bundle").click()
+        with tarfile.open(started.value.path()) as bundle:
+            names = bundle.getnames()
+        assert "epochmq-support/status.json" in names
+        assert any(name.startswith("epochmq-support/logs/") for name in names)
+
+
+def test_a_replica_becomes_the_master_on_purpose(shown: Shown, browser: Browser) -> None:
+    run = shown.run
+    run.until(run.whole, "all are in sync")
+    chosen = run.wait_slaves()[0]["pod"]
+    with watched_page(browser, shown.console.url, token=TOKEN) as opened:
+        page = opened.page
+        opened.open("/broker?name=orders-a")
+        page.get_by_label("To the replica").select_option(f"orders/{chosen}")
+        page.get_by_role("button", name="Promote …").click()
+        page.get_by_role("button", name="Promote", exact=True).click()
+        expect(page.get_by_role("status")).to_contain_text(f"{chosen} (id")
+    run.until(lambda: run.is_master(chosen), "the chosen replica is the master")
+
+
+def test_the_overview_says_why_a_broker_refuses_messages(shown: Shown, browser: Browser) -> None:
+    run = shown.run
+    name = f"orders/{run.wait_master()['pod']}"
+    run.ok("fence", name)
+    try:
+        with watched_page(browser, shown.console.url, token=TOKEN) as opened:
+            opened.open("/")
+            expect(opened.page.get_by_text(f"next: epochmq fence {name} --off")).to_be_visible()
+    finally:
+        run.ok("fence", name, "--off")
+
+
 def test_a_console_without_the_option_offers_no_changes(shown: Shown, browser: Browser) -> None:
     console = Console("--state", str(shown.run.state))
     try:
         with watched_page(browser, console.url) as opened:
-            for path in ("/group?name=billing", "/dead-letter-group?name=billing"):
+            for path in shown.paths:
                 opened.open(path)
                 expect(opened.page.get_by_text("read-only")).to_be_visible()
-                assert opened.page.locator("form").count() == 0
+                assert opened.page.locator("form[method=post]").count() == 0, path
+            expect(opened.page.get_by_role("link", name="Download a bundle")).to_have_count(0)
     finally:
         console.stop()
 

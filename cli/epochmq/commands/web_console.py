@@ -38,7 +38,8 @@ def console(
         bool,
         typer.Option(
             "--allow-changes",
-            help="Also reset consumer groups and send dead letters again. Needs --token-file.",
+            help="Also create topics, reset consumer groups, resend dead letters, promote replicas and set "
+            "passwords. Needs --token-file.",
         ),
     ] = False,
     state: OptionalStateOption = None,

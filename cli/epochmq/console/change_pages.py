@@ -1,6 +1,7 @@
-"""Serves the forms that change something: the reset of a consumer group, and dead letters sent again.
+"""Serves the forms that change something: consumer groups, dead letters, topics, masterships and passwords.
 
-Each change takes two requests: the first shows what would happen, the second, with `confirmed`, does it."""
+Each change takes two requests: the first shows what would happen, the second, with `confirmed`, does it. A
+password takes one request, which has it twice, so that no page has a password in it."""
 
 from __future__ import annotations
 
@@ -16,16 +17,20 @@ from epochmq.console.cluster_facts import ClusterFacts
 from epochmq.console.cluster_pages import DEAD_LETTERS_SHOWN
 from epochmq.console.page_renderer import PageRenderer
 from epochmq.console.page_views import link_to, view_of
+from epochmq.console.topic_pages import parse_number
 from epochmq.exits import UsageError, print_error
 from epochmq.verbs import message, offset_reset
-from epochmq.verbs.cluster_calls import parse_time
+from epochmq.verbs.cluster_calls import parse_pairs, parse_time
 from epochmq.verbs.offset_reset import ResetPoint
 from epochmq.verbs.output import OutputTable
+from epochmq.verbs.password_input import checked_password
+from epochmq.verbs.topic import TopicChange
 
 FORM_BYTES_MAX: Final = 16 * 1024
 FORM_FIELDS_MAX: Final = 20
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
 OFFSET_LIMIT: Final = 1 << 63
+QUEUES_MAX: Final = 65535
 KINDS: Final = ("latest", "earliest", "time", "offset", "delta")
 
 
@@ -97,6 +102,61 @@ class ChangePages:
             table_view=view_of(OutputTable(columns, rows, "Sent"), links={"topic": "topic"}),
         )
 
+    async def create_topic(self, request: Request) -> Response:
+        """Creates a topic."""
+        form = await self._form(request)
+        name = form.get("name", "").strip()
+        fields = {key: form.get(key, "").strip() for key in ("name", "queues", "type", "attributes")}
+        change = topic_change_of(fields)
+        is_confirmed = form.get("confirmed") == "true"
+        table = await self._facts.create_topic(name, change, dry_run=not is_confirmed)
+        if not is_confirmed:
+            return self._show(
+                "confirm.html",
+                section="Topics",
+                title=f"Create topic {name}?",
+                text="Every broker group gets it.",
+                table_view=view_of(OutputTable(table.columns, table.rows, "Topic")),
+                action="/topics/create",
+                fields=fields,
+                button="Create",
+                back=link_to("topics"),
+            )
+        print_error(f"console: topic {name} was created")
+        return RedirectResponse(link_to("topic", name=name), 303)
+
+    async def promote(self, request: Request) -> Response:
+        """Makes a replica of a run the master."""
+        form = await self._form(request)
+        broker_name, replica = form.get("name", ""), form.get("replica", "")
+        if replica not in await self._facts.replicas(broker_name):
+            raise UsageError(f"replica {replica:.100}: expected one of broker group {broker_name:.100}")
+        if form.get("confirmed") != "true":
+            return self._show(
+                "confirm.html",
+                section="Brokers",
+                title=f"Make {replica} the master?",
+                text="The master holds new sends until the replica has caught up. No send fails.",
+                table_view=None,
+                action="/broker/promote",
+                fields={"name": broker_name, "replica": replica},
+                button="Promote",
+                back=link_to("broker", name=broker_name),
+            )
+        done = await self._facts.promote(replica)
+        print_error(f"console: {done}")
+        return RedirectResponse(link_to("broker", name=broker_name, done=done), 303)
+
+    async def set_password(self, request: Request) -> Response:
+        """Gives a user a new password."""
+        form = await self._form(request)
+        name, password = form.get("name", ""), form.get("password", "")
+        if password != form.get("again", ""):
+            raise UsageError("the two passwords differ; nothing was changed")
+        rows = await self._facts.set_password(name, checked_password("the form", password.encode()))
+        print_error(f"console: user {name} has a new password at {len(rows)} brokers")
+        return RedirectResponse(link_to("access", done=name), 303)
+
     async def _form(self, request: Request) -> Mapping[str, str]:
         """The fields of a form of this process. Raises UsageError or FormRejectedError."""
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM_TYPE:
@@ -117,6 +177,17 @@ class ChangePages:
                 "Load the page again, and repeat."
             )
         return form
+
+
+def topic_change_of(fields: Mapping[str, str]) -> TopicChange:
+    """The topic that the form describes. Raises UsageError."""
+    queues = parse_number("queues", fields["queues"])
+    if queues is not None and not 1 <= queues <= QUEUES_MAX:
+        raise UsageError(f"queues {queues}: expected 1 to {QUEUES_MAX}")
+    attributes: dict[str, str | None] = dict(parse_pairs("attributes", fields["attributes"].split()))
+    if fields["type"]:
+        attributes["message.type"] = fields["type"]
+    return TopicChange(read_queues=queues, write_queues=queues, attributes=attributes)
 
 
 def point_of(kind: str, value: str) -> ResetPoint:

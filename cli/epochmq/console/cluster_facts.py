@@ -36,16 +36,21 @@ from epochmq.verbs import (
     name_checks,
     offset_reset,
     pod_tables,
+    promote_fence_drain,
+    support_bundle,
     topic,
     user,
 )
+from epochmq.verbs import client as client_verb
 from epochmq.verbs.message import MessageRange
 from epochmq.verbs.offset_reset import ResetPoint
 from epochmq.verbs.output import Column, OutputTable, VerbResult
 from epochmq.verbs.target import NameserverTarget
-from epochmq_operator.local import status
+from epochmq.verbs.topic import TopicChange
+from epochmq_operator.local import replica_requests, status
 from epochmq_operator.local.state_directory import StateDirectory
 from epochmq_operator.status_model import BrokerGroupStatus, StatusReport
+from epochmq_protocol.bodies import UserInfo
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import EpochMQError, RequestError
 
@@ -53,6 +58,8 @@ T = TypeVar("T")
 
 READS_MAX = 8
 """How many pages are read at a time; more wait."""
+PROMOTION_S = 30.0
+"""How long a promotion may take."""
 TOPICS_PAGE = 100
 GROUPS_SAMPLED_MAX = 100
 """For how many consumer groups the lag is sampled."""
@@ -143,6 +150,10 @@ class ClusterFacts(Protocol):
         """The controllers, and the groups that they keep."""
         ...
 
+    async def clients(self, *, everything: bool) -> VerbResult:
+        """The producers and consumers that are connected."""
+        ...
+
     async def dead_letters(self) -> VerbResult:
         """The consumer groups that have dead letters."""
         ...
@@ -164,6 +175,18 @@ class ClusterFacts(Protocol):
         """The rates and lags of now."""
         ...
 
+    def is_run(self) -> bool:
+        """Whether this is a run of `epochmq up` on this machine."""
+        ...
+
+    async def replicas(self, broker_name: str) -> list[str]:
+        """The replicas GROUP/POD of a run that have this broker name; none of another cluster."""
+        ...
+
+    async def support_bundle(self) -> bytes:
+        """The bundle for support of a run, as a tar archive with gzip."""
+        ...
+
     # changes
 
     async def planned_reset(self, name: str, topic_name: str, point: ResetPoint) -> list[dict[str, Any]]:
@@ -178,6 +201,18 @@ class ClusterFacts(Protocol):
         self, name: str, message_id: str | None, count: int, *, to_topic: bool
     ) -> list[dict[str, Any]]:
         """Sends dead letters again; where each was stored, by `message.SENT_COLUMNS`."""
+        ...
+
+    async def create_topic(self, name: str, change: TopicChange, *, dry_run: bool) -> OutputTable:
+        """Creates a topic on every broker group; what is created where."""
+        ...
+
+    async def promote(self, replica: str) -> str:
+        """Makes the replica GROUP/POD of a run the master; what was done, in a line."""
+        ...
+
+    async def set_password(self, name: str, password: str) -> list[dict[str, Any]]:
+        """Gives a user a new password; what each broker has done."""
         ...
 
 
@@ -223,7 +258,7 @@ class LiveClusterFacts:
             ),
             *tables_of_report(report),
         ]
-        notes = []
+        notes = pod_tables.refusals_of(seen.pods)
         if directory.supervisor() is None:
             notes.append("the supervisor is gone: pods that end are not restarted; run up again, or down")
         return OverviewView(
@@ -311,6 +346,12 @@ class LiveClusterFacts:
         directory = self._target.run_directory()
         return await self._with_client(lambda client: controllers.listed_controllers(client, (), directory))
 
+    async def clients(self, *, everything: bool) -> VerbResult:
+        """What `epochmq client list` prints."""
+        return await self._with_client(
+            lambda client: client_verb.listed_clients(client, None, everything=everything)
+        )
+
     async def dead_letters(self) -> VerbResult:
         """What `epochmq dlq list` prints."""
         return await self._with_client(dead_letters.listed_dead_letters)
@@ -386,6 +427,64 @@ class LiveClusterFacts:
             return await message.sent_again(client, self._target, sent)
 
         return await self._with_client(action)
+
+    async def create_topic(self, name: str, change: TopicChange, *, dry_run: bool) -> OutputTable:
+        """What `epochmq topic create` does."""
+        name_checks.check_topic(name)
+
+        async def action(client: AdminClient) -> VerbResult:
+            return await topic.created_topic(client, name, change, await client.masters(), dry_run=dry_run)
+
+        (table,) = (await self._with_client(action)).tables
+        return table
+
+    async def set_password(self, name: str, password: str) -> list[dict[str, Any]]:
+        """What `epochmq user update --new-password` does."""
+        known, selection = access_calls.checked_user(name), user.Selection(None, ())
+        info = UserInfo(username=known, password=password)
+
+        async def action(client: AdminClient) -> list[dict[str, Any]]:
+            await user.require_user(client, known, selection, there=True)
+            return await user.changed_user(client, known, info, selection)
+
+        return await self._with_client(action)
+
+    # of a run on this machine
+
+    def is_run(self) -> bool:
+        """Whether the target is a state directory."""
+        return self._target.run_directory() is not None
+
+    async def replicas(self, broker_name: str) -> list[str]:
+        """The replicas of the run that have this broker name."""
+        path = self._target.run_directory()
+        if path is None:
+            return []
+        directory = StateDirectory(path)
+        async with self._slots:
+            report = status.report(directory, await observed(directory))
+        return [
+            f"{found.name}/{one.pod}"
+            for found in report.broker_groups
+            if found.broker_name == broker_name
+            for one in found.replicas
+        ]
+
+    async def promote(self, replica: str) -> str:
+        """What `epochmq promote` does."""
+        directory = promote_fence_drain.running_directory(self._run_directory())
+        result = await replica_requests.promote(directory, replica, PROMOTION_S)
+        return promote_fence_drain.promotion_text(result)
+
+    async def support_bundle(self) -> bytes:
+        """What `epochmq support-bundle` writes."""
+        return await asyncio.to_thread(support_bundle.packed, self._run_directory())
+
+    def _run_directory(self) -> Path:
+        path = self._target.run_directory()
+        if path is None:
+            raise UsageError("this is for a run of `epochmq up` on this machine; the console shows a cluster")
+        return path
 
 
 SAMPLED = {"in": "inRate", "out": "outRate", "behind": "bytesBehind"}

@@ -16,6 +16,7 @@ from epochmq.console.page_views import ViewCell, ViewTable, link_to, messages_vi
 from epochmq.console.rate_samples import LineDrawing, SampleRing, SeriesName
 from epochmq.verbs import controllers
 from epochmq.verbs.output import OutputTable
+from epochmq.verbs.support_bundle import FOLDER
 
 DEAD_LETTERS_SHOWN: Final = 100
 LINES: Final = {"in": ("IN/S", "IN OVER TIME"), "out": ("OUT/S", "OUT OVER TIME")}
@@ -42,7 +43,7 @@ class ClusterPages:
         view = with_lines(view, self._ring, list(map(series_of, rows)), LINES)
         return self._show("brokers.html", table_view=view)
 
-    async def broker(self, name: str) -> Response:
+    async def broker(self, name: str, done: str = "") -> Response:
         """The brokers of a group in detail."""
         found = await self._facts.broker(name)
         charts = [(f"{name}:{row['id']}, {row['role']}", self._lines_of(row)) for row in found.rows]
@@ -52,6 +53,8 @@ class ClusterPages:
             table_view=view_of(OutputTable(BROKER_COLUMNS, found.rows, "Brokers")),
             charts=charts,
             tables=[view_of(one) for one in found.tables],
+            replicas=await self._facts.replicas(name),
+            done=done,
         )
 
     def _lines_of(self, row: Mapping[str, Any]) -> list[tuple[str, LineDrawing | None]]:
@@ -86,6 +89,22 @@ class ClusterPages:
             notes=refused,
         )
 
+    async def clients(self, everything: bool = False) -> Response:
+        """The producers and consumers that are connected."""
+        (table,) = (await self._facts.clients(everything=everything)).tables
+        view = view_of(
+            table,
+            title="Clients",
+            empty="No client is connected. Clients are known from their first heartbeat on.",
+        )
+        return self._show("clients.html", table_view=view, everything=everything)
+
+    async def support_bundle(self) -> Response:
+        """The bundle for support."""
+        content = await self._facts.support_bundle()
+        headers = {"Content-Disposition": f'attachment; filename="{FOLDER}.tar.gz"'}
+        return Response(content, media_type="application/gzip", headers=headers)
+
     async def dead_letters(self) -> Response:
         """The consumer groups that have dead letters."""
         (table,) = (await self._facts.dead_letters()).tables
@@ -105,12 +124,14 @@ class ClusterPages:
         ids = [one.msg_id for one in found]
         return self._show("dead_letter_group.html", name=name, table_view=view, ids=ids)
 
-    async def access(self) -> Response:
+    async def access(self, done: str = "") -> Response:
         """The users, and what they may do."""
         found = await self._facts.access()
         return self._show(
             "access.html",
             notes=found.problems,
+            done=done,
+            names=sorted({str(row["user"]) for row in found.users.rows}),
             users=view_of(found.users, empty="The brokers know no users."),
             entries=view_of(found.entries, empty="No user has permissions of its own."),
         )

@@ -30,6 +30,7 @@ SECTIONS: Final = (
     ("/controllers", "Controllers"),
     ("/topics", "Topics"),
     ("/groups", "Consumer groups"),
+    ("/clients", "Clients"),
     ("/dead-letters", "Dead letters"),
     ("/access", "Access"),
     ("/audits", "Audits"),

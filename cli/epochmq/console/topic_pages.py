@@ -29,14 +29,19 @@ from epochmq_protocol.errors import RequestError
 COUNTS: Final = (10, 25, 100)
 """How many messages a search may show."""
 NUMBER_DIGITS_MAX: Final = 19
+MESSAGE_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED")
+"""The values of a topic's attribute `message.type` (TopicMessageType)."""
 
 
 class TopicPages:
     """The overview, and the pages of topics, messages and consumer groups."""
 
-    def __init__(self, facts: ClusterFacts, renderer: PageRenderer, ring: SampleRing) -> None:
+    def __init__(
+        self, facts: ClusterFacts, renderer: PageRenderer, ring: SampleRing, *, has_bundle: bool
+    ) -> None:
         self._facts = facts
         self._ring = ring
+        self._has_bundle = has_bundle
         self._show = renderer.show
 
     async def overview(self) -> Response:
@@ -71,6 +76,7 @@ class TopicPages:
             page=page,
             pages=pages,
             count=count,
+            types=MESSAGE_TYPES,
         )
 
     async def topic(
@@ -177,7 +183,7 @@ class TopicPages:
 
     async def about(self) -> Response:
         """What the console is."""
-        return self._show("about.html")
+        return self._show("about.html", is_run=self._facts.is_run(), has_bundle=self._has_bundle)
 
 
 def span_of(wanted: dict[str, str]) -> MessageRange:

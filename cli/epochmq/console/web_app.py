@@ -45,7 +45,7 @@ def make_console(
     form_token = secrets.token_urlsafe(32) if allows_changes else ""
     renderer = PageRenderer(form_token)
     samples = SampleRing() if ring is None else ring
-    pages = TopicPages(facts, renderer, samples)
+    pages = TopicPages(facts, renderer, samples, has_bundle=accepts is not None)
     more = ClusterPages(facts, renderer, samples)
     app = FastAPI(title="EpochMQ", docs_url=None, redoc_url=None, openapi_url=None)
 
@@ -67,6 +67,7 @@ def make_console(
         "/brokers": more.brokers,
         "/broker": more.broker,
         "/controllers": more.controllers,
+        "/clients": more.clients,
         "/dead-letters": more.dead_letters,
         "/dead-letter-group": more.dead_letter_group,
         "/access": more.access,
@@ -78,10 +79,17 @@ def make_console(
         app.add_api_route(path, handler, methods=["GET"], response_class=HTMLResponse)
     if allows_changes:
         changes = ChangePages(facts, renderer, form_token)
-        app.add_api_route("/group/reset", changes.reset, methods=["POST"], response_class=HTMLResponse)
-        app.add_api_route(
-            "/dead-letter-group/resend", changes.resend, methods=["POST"], response_class=HTMLResponse
-        )
+        forms: dict[str, Callable[..., Awaitable[Response]]] = {
+            "/group/reset": changes.reset,
+            "/dead-letter-group/resend": changes.resend,
+            "/topics/create": changes.create_topic,
+            "/broker/promote": changes.promote,
+            "/access/password": changes.set_password,
+        }
+        for path, handler in forms.items():
+            app.add_api_route(path, handler, methods=["POST"], response_class=HTMLResponse)
+    if accepts is not None:  # logs are for those with a token, not for every user of this machine
+        app.add_api_route("/support-bundle", more.support_bundle, methods=["GET"])
     _add_error_pages(app, renderer)
     app.mount("/static", StaticFiles(directory=FILES / "static"))
     return app

@@ -24,11 +24,11 @@ def read_password(file: Path | None, user: str) -> str:
     if file is not None and str(file) != "-":
         return _from_file(file)
     if file is None and sys.stdin.isatty():
-        password = _checked("the password", getpass.getpass(f"Password of {user}: ").encode())
+        password = checked_password("the password", getpass.getpass(f"Password of {user}: ").encode())
         if getpass.getpass("Again: ") != password:
             raise UsageError("the two passwords differ; nothing was changed")
         return password
-    return _checked("the standard input", _line(sys.stdin.buffer))
+    return checked_password("the standard input", _line(sys.stdin.buffer))
 
 
 def _from_file(path: Path) -> str:
@@ -38,7 +38,7 @@ def _from_file(path: Path) -> str:
             line = _line(file)
     except OSError as error:
         raise UsageError(f"--password-file {path} cannot be read: {error.strerror}") from None
-    password = _checked(f"--password-file {path}", line)
+    password = checked_password(f"--password-file {path}", line)
     if stat.S_ISREG(mode) and mode & OTHERS_MAY:
         print_error(f"--password-file {path}: other users may read it; correct it with: chmod 600 {path}")
     return password
@@ -49,8 +49,8 @@ def _line(file: BinaryIO) -> bytes:
     return file.read(PASSWORD_BYTES_MAX + 1).removesuffix(b"\n").removesuffix(b"\r")
 
 
-def _checked(source: str, line: bytes) -> str:
-    """The password. No error shows it."""
+def checked_password(source: str, line: bytes) -> str:
+    """The password in these bytes. No error shows it. Raises UsageError, which names the source."""
     if len(line) > PASSWORD_BYTES_MAX:
         raise UsageError(f"{source}: expected a password of at most {PASSWORD_BYTES_MAX} bytes")
     try:

@@ -25,7 +25,7 @@ def promote(
         result = promote_on_cluster(target, name, timeout_s)
     else:
         result = asyncio.run(replica_requests.promote(running_directory(state), name, timeout_s))
-    return _print(_describe(result), _promotion_document(result), as_json=as_json)
+    return _print(promotion_text(result), _promotion_document(result), as_json=as_json)
 
 
 def fence(state: Path, target: KubernetesTarget | None, name: str, *, on: bool, as_json: bool) -> int:
@@ -61,7 +61,7 @@ def drain(
     else:
         directory = running_directory(state)
         replica, promotion = asyncio.run(replica_requests.drain(directory, name, timeout_s, on=on))
-    lines = [_describe(promotion)] if promotion is not None else []
+    lines = [promotion_text(promotion)] if promotion is not None else []
     if replica.dledger_address is not None:
         lines.append(f"{replica.pod} {_DRAINED_PEER if on else 'may become the master again'}")
     elif on:
@@ -105,7 +105,8 @@ def running_directory(state: Path) -> StateDirectory:
     return directory
 
 
-def _describe(result: PromotionResult) -> str:
+def promotion_text(result: PromotionResult) -> str:
+    """What a promotion has done, in a line."""
     if result.held_ms is None:
         return f"{result.pod} (id {result.broker_id}) is already the master, of epoch {result.epoch}"
     held = "rejected" if result.rejects else "held"

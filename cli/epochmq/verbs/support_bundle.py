@@ -15,6 +15,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import msgspec
 
@@ -40,6 +41,10 @@ METRICS_TIMEOUT_S = 5
 STATE_FILES = ("resources.json", "options.json", "quorums.json", "network.json", "pods.json")
 SECRET_FILES = ("member-secret", "admin-token")
 ENDINGS = (".tar.gz", ".tgz")
+FOLDER = "epochmq-support"
+"""The folder in a bundle that the console makes."""
+LINES_DEFAULT = 2000
+"""How many lines of each log a bundle has."""
 
 
 def run(file: Path, state: Path, *, lines: int) -> int:
@@ -105,7 +110,17 @@ def collect(directory: StateDirectory, lines: int) -> dict[str, str]:
     return contents
 
 
-def pack(output: io.BufferedIOBase, folder: str, contents: dict[str, str]) -> None:
+def packed(state: Path) -> bytes:
+    """The bundle of a run as a tar archive with gzip. Raises UsageError if nothing was ever run there."""
+    directory = StateDirectory(state)
+    if not directory.exists():
+        raise UsageError(f"nothing was ever run in {state}")
+    output = io.BytesIO()
+    pack(output, FOLDER, collect(directory, LINES_DEFAULT))
+    return output.getvalue()
+
+
+def pack(output: IO[bytes], folder: str, contents: dict[str, str]) -> None:
     """Writes the texts into a folder of a tar archive with gzip."""
     now = time.time()
     with tarfile.open(fileobj=output, mode="w:gz") as archive:

@@ -249,21 +249,34 @@ def create(
 
     async def action(client: AdminClient) -> VerbResult:
         masters = await client.masters(cluster=cluster, broker_names=broker_names)
-        present = await client.found(
-            lambda broker: read_config(client, broker, topic), masters, ResponseCode.TOPIC_NOT_EXIST
-        )
-        if present:
-            raise RequestError(
-                ResponseCode.TOPIC_EXIST_ALREADY,
-                f"topic {topic} exists; change it with `epochmq topic alter {topic}`",
-            )
-        headers = [_header(topic, TopicConfigAndQueueMapping(topic_name=topic), change, is_new=True)]
-        return await _apply(client, topic, masters, headers * len(masters), dry_run=dry_run)
+        return await created_topic(client, topic, change, masters, dry_run=dry_run)
 
     print_result(verb.run(action), verb.output)
     if dry_run:
         print_error("nothing was changed (--dry-run)")
     return ExitCode.OK
+
+
+async def created_topic(
+    client: AdminClient,
+    topic: str,
+    change: TopicChange,
+    masters: Sequence[BrokerAddress],
+    *,
+    dry_run: bool,
+) -> VerbResult:
+    """Creates a topic at these masters; with `dry_run` only what would be created. Raises RequestError if one
+    of them has it."""
+    present = await client.found(
+        lambda broker: read_config(client, broker, topic), masters, ResponseCode.TOPIC_NOT_EXIST
+    )
+    if present:
+        raise RequestError(
+            ResponseCode.TOPIC_EXIST_ALREADY,
+            f"topic {topic} exists; change it with `epochmq topic alter {topic}`",
+        )
+    headers = [_header(topic, TopicConfigAndQueueMapping(topic_name=topic), change, is_new=True)]
+    return await _apply(client, topic, masters, headers * len(masters), dry_run=dry_run)
 
 
 def alter(verb: ClusterVerb, topic: str, change: TopicChange, *, dry_run: bool) -> int:

@@ -82,7 +82,7 @@ def create(
     """Creates a user."""
     name = access_calls.checked_user(user)
     kind = one_of("--type", user_type, TYPES) or TYPES[0]
-    verb.run(lambda client: _require(client, name, selection, there=False))
+    verb.run(lambda client: require_user(client, name, selection, there=False))
     info = UserInfo(username=name, password=read_password(password_file, name), user_type=kind)
     info.user_status = STATUSES[0]
 
@@ -125,29 +125,33 @@ def update(
     with_password = asks_password or password_file is not None
     if not with_password and info.user_type is None and info.user_status is None:
         raise UsageError("nothing to change: give --type, --status, --new-password or --password-file")
-    verb.run(lambda client: _require(client, name, selection, there=True))
+    verb.run(lambda client: require_user(client, name, selection, there=True))
     if with_password:
         info.password = read_password(password_file, name)
+    rows = verb.run(lambda client: changed_user(client, name, info, selection))
+    return access_calls.print_change(verb, COLUMNS, _rows(info, rows), name)
 
-    async def action(client: AdminClient) -> list[dict[str, Any]]:
-        _, brokers = await selection.with_masters(client)
 
-        async def write(broker: BrokerAddress) -> str:
-            if not broker.is_master and await access_calls.find_user(client, broker, name) is None:
-                return "no such user"
-            header = UpdateUserRequestHeader(username=name)
-            await access_calls.call(client, broker, RequestCode.AUTH_UPDATE_USER, header, to_json(info))
-            return "changed"
+async def changed_user(
+    client: AdminClient, name: str, info: UserInfo, selection: Selection
+) -> list[dict[str, Any]]:
+    """Changes what `info` has of a user, at every broker that knows the user. What each has done."""
+    _, brokers = await selection.with_masters(client)
 
-        return await access_calls.in_order(client, write, brokers)
+    async def write(broker: BrokerAddress) -> str:
+        if not broker.is_master and await access_calls.find_user(client, broker, name) is None:
+            return "no such user"
+        header = UpdateUserRequestHeader(username=name)
+        await access_calls.call(client, broker, RequestCode.AUTH_UPDATE_USER, header, to_json(info))
+        return "changed"
 
-    return access_calls.print_change(verb, COLUMNS, _rows(info, verb.run(action)), name)
+    return await access_calls.in_order(client, write, brokers)
 
 
 def delete(verb: ClusterVerb, user: str, selection: Selection, *, yes: bool) -> int:
     """Deletes a user with its ACL."""
     name = access_calls.checked_user(user)
-    verb.run(lambda client: _require(client, name, selection, there=True))
+    verb.run(lambda client: require_user(client, name, selection, there=True))
     confirm(f"Delete user {name} with its ACL?", yes=yes)
 
     async def action(client: AdminClient) -> list[dict[str, Any]]:
@@ -164,7 +168,7 @@ def delete(verb: ClusterVerb, user: str, selection: Selection, *, yes: bool) -> 
     return access_calls.print_change(verb, COLUMNS[:1], rows, name)
 
 
-async def _require(client: AdminClient, name: str, selection: Selection, *, there: bool) -> None:
+async def require_user(client: AdminClient, name: str, selection: Selection, *, there: bool) -> None:
     """Raises RequestError unless the masters have the user, or have it not."""
     masters, _ = await selection.with_masters(client)
     found = await client.gather(lambda one: access_calls.find_user(client, one, name), masters)

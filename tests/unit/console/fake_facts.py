@@ -12,9 +12,11 @@ from epochmq.console.cluster_facts import TOPIC_COLUMNS, AccessFacts, BrokerFact
 from epochmq.console.page_views import GroupCard, OverviewView, Tone, view_of
 from epochmq.console.rate_samples import SeriesName
 from epochmq.verbs import acl, cluster, dead_letters, group, topic, user
+from epochmq.verbs import client as client_verb
 from epochmq.verbs.message import MessageRange
 from epochmq.verbs.offset_reset import ResetPoint
 from epochmq.verbs.output import Column, OutputTable, VerbResult
+from epochmq.verbs.topic import TopicChange
 from epochmq_protocol import message
 from epochmq_protocol.bodies_base import MessageQueue
 from epochmq_protocol.codes import ResponseCode
@@ -98,7 +100,7 @@ class FakeFacts:
             OutputTable(group.SUBSCRIPTION_COLUMNS, [], "Subscriptions"),
             OutputTable(group.LAG_COLUMNS, queues, "Progress"),
         ]
-        document = {"queues": queues, "members": members, "consumption": None, "model": ODD}
+        document = {"queues": queues, "members": members, "consumption": None, "model": ODD, "causes": [ODD]}
         return VerbResult(document, tables)
 
     async def brokers(self) -> list[dict[str, Any]]:
@@ -122,6 +124,11 @@ class FakeFacts:
         members = [{"id": ODD, "address": ODD, "role": "leader", "term": 3}]
         refused = [{"brokerId": 2, "address": ODD, "reason": ODD}]
         return members, [{"broker": ODD, "masterId": 1, "masterEpoch": 4, "refused": refused}]
+
+    async def clients(self, *, everything: bool) -> VerbResult:
+        self._check()
+        row = {"group": ODD, "kind": "producer", "clientId": ODD, "address": ODD, "brokers": [ODD]}
+        return VerbResult([row], [OutputTable(client_verb.COLUMNS, [row])])
 
     async def dead_letters(self) -> VerbResult:
         self._check()
@@ -161,3 +168,27 @@ class FakeFacts:
     ) -> list[dict[str, Any]]:
         self.changed.append((name, message_id, count, to_topic))
         return [{"status": "SEND_OK", "topic": ODD, "brokerName": ODD, "queueId": 0, "msgId": "X"}]
+
+    def is_run(self) -> bool:
+        return True
+
+    async def replicas(self, broker_name: str) -> list[str]:
+        return [f"{ODD}/0", f"{ODD}/1"]
+
+    async def support_bundle(self) -> bytes:
+        self._check()
+        return b"bundle"
+
+    async def create_topic(self, name: str, change: TopicChange, *, dry_run: bool) -> OutputTable:
+        self._check()
+        if not dry_run:
+            self.changed.append((name, change))
+        return OutputTable(topic.CONFIG_COLUMNS, [{"broker": ODD, "readQueues": change.read_queues}])
+
+    async def promote(self, replica: str) -> str:
+        self.changed.append((replica,))
+        return f"{replica} is the master of epoch 2"
+
+    async def set_password(self, name: str, password: str) -> list[dict[str, Any]]:
+        self.changed.append((name, password))
+        return [{"broker": ODD, "result": "changed"}]

@@ -10,12 +10,14 @@ from epochmq.console.change_pages import FORM_BYTES_MAX, point_of
 from epochmq.console.web_app import make_console
 from epochmq.exits import UsageError
 from epochmq.verbs.offset_reset import ResetPoint
+from epochmq.verbs.topic import TopicChange
 from tests.unit.console.fake_facts import ODD, FakeFacts
 from tests.unit.console.test_pages import HERE, Browser, Markup
 
 TOKEN = "a-long-admin-token"
 ADMIN = {"Authorization": f"Bearer {TOKEN}"}
 RESET, RESEND = "/group/reset", "/dead-letter-group/resend"
+CREATE, PROMOTE, PASSWORD = "/topics/create", "/broker/promote", "/access/password"
 
 
 @pytest.fixture
@@ -71,7 +73,92 @@ def test_dead_letters_are_sent_again_when_that_is_confirmed(
     assert ODD in " ".join(Markup(sent.text).texts)
 
 
-@pytest.mark.parametrize("path", [RESET, RESEND])
+def test_a_topic_is_shown_before_it_is_created(client: Browser, facts: FakeFacts) -> None:
+    form = hidden(client.get("/topics", headers=ADMIN).text)
+    form |= {"name": "sales", "queues": "4", "type": "FIFO", "attributes": "a=1 b=2"}
+    shown = client.request("POST", CREATE, data=form, headers=ADMIN)
+    assert shown.status_code == 200
+    assert facts.changed == []
+    done = client.request("POST", CREATE, data=hidden(shown.text), headers=ADMIN)
+    assert (done.status_code, done.headers["location"]) == (303, "/topic?name=sales")
+    attributes = {"a": "1", "b": "2", "message.type": "FIFO"}
+    assert facts.changed == [("sales", TopicChange(4, 4, attributes=attributes))]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "problem"),
+    [
+        ("queues", "0", "queues 0: expected 1 to 65535"),
+        ("queues", "65536", "queues 65536: expected 1 to 65535"),
+        ("queues", "x", "queues x: expected a whole number"),
+        ("attributes", "a", "attributes a: expected KEY=VALUE"),
+        ("attributes", "a=1 a=2", "a is given twice"),
+    ],
+)
+def test_a_wrong_field_of_a_topic_is_named(
+    client: Browser, facts: FakeFacts, field: str, value: str, problem: str
+) -> None:
+    form = hidden(client.get("/topics", headers=ADMIN).text)
+    form |= {"name": "sales", "queues": "", "type": "", "attributes": "", field: value, "confirmed": "true"}
+    response = client.request("POST", CREATE, data=form, headers=ADMIN)
+    assert response.status_code == 400
+    assert problem in " ".join(Markup(response.text).texts)
+    assert facts.changed == []
+
+
+def test_a_replica_is_promoted_when_that_is_confirmed(client: Browser, facts: FakeFacts) -> None:
+    form = hidden(client.get("/broker", params={"name": ODD}, headers=ADMIN).text) | {"replica": f"{ODD}/1"}
+    shown = client.request("POST", PROMOTE, data=form, headers=ADMIN)
+    assert facts.changed == []
+    done = client.request("POST", PROMOTE, data=hidden(shown.text), headers=ADMIN)
+    assert done.status_code == 303
+    assert facts.changed == [(f"{ODD}/1",)]
+    page = client.get(done.headers["location"], headers=ADMIN).text
+    assert f"{ODD}/1 is the master of epoch 2" in Markup(page).texts
+
+
+def test_a_replica_of_another_group_is_not_promoted(client: Browser, facts: FakeFacts) -> None:
+    form = hidden(client.get("/broker", params={"name": ODD}, headers=ADMIN).text)
+    form |= {"replica": "other/0", "confirmed": "true"}
+    assert client.request("POST", PROMOTE, data=form, headers=ADMIN).status_code == 400
+    assert facts.changed == []
+
+
+def test_a_password_is_set_and_never_shown(client: Browser, facts: FakeFacts) -> None:
+    form = hidden(client.get("/access", headers=ADMIN).text)
+    form |= {"name": "shop", "password": "new secret", "again": "new secret"}
+    done = client.request("POST", PASSWORD, data=form, headers=ADMIN)
+    assert (done.status_code, done.headers["location"]) == (303, "/access?done=shop")
+    assert facts.changed == [("shop", "new secret")]
+    page = client.get(done.headers["location"], headers=ADMIN).text
+    assert "User shop has the new password." in page
+    assert "new secret" not in page
+
+
+@pytest.mark.parametrize(("password", "again"), [("a", "b"), (" ", " "), ("a\nb", "a\nb"), ("x" * 1025,) * 2])
+def test_a_password_that_cannot_be_used_changes_nothing(
+    client: Browser, facts: FakeFacts, password: str, again: str
+) -> None:
+    form = hidden(client.get("/access", headers=ADMIN).text)
+    form |= {"name": "shop", "password": password, "again": again}
+    response = client.request("POST", PASSWORD, data=form, headers=ADMIN)
+    assert response.status_code == 400
+    assert facts.changed == []
+
+
+def test_a_bundle_for_support_needs_a_token(facts: FakeFacts) -> None:
+    guarded = Browser(make_console(facts, TOKEN.__eq__), HERE)
+    assert guarded.get("/support-bundle").status_code == 401
+    found = guarded.get("/support-bundle", headers=ADMIN)
+    assert found.content == b"bundle"
+    assert "attachment" in found.headers["content-disposition"]
+    assert "/support-bundle" in Markup(guarded.get("/about", headers=ADMIN).text).links()
+    opened = Browser(make_console(facts, None), HERE)
+    assert opened.get("/support-bundle").status_code == 404
+    assert "/support-bundle" not in Markup(opened.get("/about").text).links()
+
+
+@pytest.mark.parametrize("path", [RESET, RESEND, CREATE, PROMOTE, PASSWORD])
 @pytest.mark.parametrize("token", ["", "x", None])
 def test_a_form_of_another_page_changes_nothing(
     client: Browser, facts: FakeFacts, path: str, token: str | None

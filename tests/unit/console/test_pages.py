@@ -32,6 +32,7 @@ PAGES = {
     "/brokers": {},
     "/broker": {"name": ODD},
     "/controllers": {},
+    "/clients": {},
     "/dead-letters": {},
     "/dead-letter-group": {"name": ODD},
     "/access": {},
