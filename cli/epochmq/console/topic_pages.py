@@ -29,6 +29,8 @@ from epochmq_protocol.errors import RequestError
 COUNTS: Final = (10, 25, 100)
 """How many messages a search may show."""
 NUMBER_DIGITS_MAX: Final = 19
+PROGRESS_FIRST: Final = ("topic", "queue", "lag")
+"""The fields of a group's progress that a narrow window shows."""
 MESSAGE_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED")
 """The values of a topic's attribute `message.type` (TopicMessageType)."""
 
@@ -165,7 +167,9 @@ class TopicPages:
     async def group(self, name: str, done: bool = False) -> Response:
         """A consumer group with its members and its lag."""
         described = await self._facts.group(name)
-        settings, *tables = described.tables
+        settings, *tables, progress = described.tables
+        columns = sorted(progress.columns, key=lambda one: one.field not in PROGRESS_FIRST)
+        tables.append(OutputTable(columns, progress.rows, progress.title))
         lag = sum(row["lag"] for row in described.document["queues"])
         return self._show(
             "group.html",
