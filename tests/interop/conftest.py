@@ -17,12 +17,21 @@ import pytest
 from _pytest.mark.structures import ParameterSet  # pytest exports no name for what `pytest.param` returns
 
 from tests.interop.java_cluster import JavaCluster, OurBrokerCluster, OurNameserverCluster
-from tests.interop.java_env import NEWEST, JavaMissingError, Release, in_use, java_library, using
+from tests.interop.java_env import (
+    NEWEST,
+    REFERENCE,
+    JavaMissingError,
+    Release,
+    in_use,
+    java_library,
+    using,
+)
 from tests.interop.replicated_cluster import ReplicatedCluster
 from tests.interop.scenarios import DriverRun, ScenarioReport, run_scenarios
 from tests.interop.secured_cluster import JavaUsersCluster, SecuredCluster
 from tests.support.cluster import Cluster, OurCluster
 from tests.support.compatibility import names_newest, passed_line
+from tests.support.release_matrix import release_of, result_line
 from tests.support.tls import tls_settings
 
 CLUSTERS: dict[str, type[Cluster]] = {
@@ -46,6 +55,9 @@ QUICK_CHECKS = {
 sooner than that: it asks a producer again while the end of its transaction waits for an op message."""
 COMPATIBILITY = os.environ.get("EPOCHMQ_COMPATIBILITY", "")
 """The file that lists the tests which passed (`tests.support.compatibility`)."""
+MATRIX = os.environ.get("EPOCHMQ_MATRIX", "")
+"""The file that lists all tests, and which of them passed (`tests.support.release_matrix`)."""
+FOLDER = Path(__file__).resolve().parent
 FEATURES = {"enablePropertyFilter": True, "recallMessageEnable": True}
 """Features that RocketMQ switches on by a key."""
 ORACLE = os.environ.get("EPOCHMQ_INTEROP_ORACLE", "")
@@ -215,6 +227,27 @@ def binary_report(request: pytest.FixtureRequest, cluster: Cluster, binary_run: 
     return binary_run.of(mark.args[0])
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Records the tests that this run has."""
+    if MATRIX:
+        _append_results(session.items, has_passed=False)
+
+
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    """Records the tests that this run leaves out."""
+    if MATRIX:
+        _append_results(items, has_passed=False)
+
+
+def _append_results(items: Iterable[pytest.Item], *, has_passed: bool) -> None:
+    """Appends a line for each test of this folder to the file of results."""
+    with Path(MATRIX).open("a", encoding="utf-8") as file:
+        for item in items:
+            if FOLDER in item.path.parents:
+                release = release_of(item.nodeid, in_use().version, REFERENCE.version, NEWEST.version)
+                file.write(result_line(item.nodeid, release, has_passed=has_passed) + "\n")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
@@ -225,6 +258,8 @@ def pytest_runtest_makereport(
     if COMPATIBILITY and report.when == "call" and report.passed:
         with Path(COMPATIBILITY).open("a", encoding="utf-8") as file:
             file.write(passed_line(item.nodeid, in_use().version, NEWEST.version) + "\n")
+    if MATRIX and report.when == "call" and report.passed:
+        _append_results([item], has_passed=True)
     if report.failed and isinstance(cluster, Cluster):
         report.sections.append(("cluster logs", cluster.logs()))
     return report
