@@ -31,6 +31,8 @@ from epochmq_protocol.fastjson import parse_int
 from epochmq_protocol.integers import INT_MAX, INT_MIN, LONG_MAX, LONG_MIN, Int, Long
 
 _SHOWN_CHARS = 100  # of an invalid value in a remark
+INT_DIGITS: Final = len(str(INT_MAX))
+LONG_DIGITS: Final = len(str(LONG_MAX))
 
 
 class Header(msgspec.Struct, kw_only=True, rename="camel", gc=False):
@@ -179,6 +181,8 @@ def _bool(text: str) -> bool:
 
 
 def _int(text: str) -> int:
+    if len(text) < INT_DIGITS and text.isdecimal() and text.isascii():  # most are
+        return int(text)
     value = parse_int(text)
     if value is None or not INT_MIN <= value <= INT_MAX:
         raise ValueError(text)
@@ -186,6 +190,8 @@ def _int(text: str) -> int:
 
 
 def _long(text: str) -> int:
+    if len(text) < LONG_DIGITS and text.isdecimal() and text.isascii():
+        return int(text)
     value = parse_int(text)
     if value is None or not LONG_MIN <= value <= LONG_MAX:
         raise ValueError(text)

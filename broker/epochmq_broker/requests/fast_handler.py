@@ -52,7 +52,10 @@ class FastHandler(Struct, frozen=True, kw_only=True):
     ports: tuple[Port, ...] = (Port.MAIN, Port.VIP)
 
 
-_LENGTHS: Final = struct.Struct(">II").pack
+SUCCESS_HEADERS: Final = 160
+"""Sizes of the header of a response SUCCESS, with any opaque: less than this number of bytes."""
+_LENGTHS: Final = tuple(struct.pack(">II", 4 + size, size) for size in range(SUCCESS_HEADERS))
+"""The lengths of a frame without a body, by the size of its header."""
 _SUCCESS: Final = (
     b'{"code":0,"flag":1,"language":"PYTHON","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
     % CURRENT_VERSION
@@ -62,5 +65,4 @@ _SUCCESS: Final = (
 def encode_success(opaque: int) -> bytes:
     """The frame of a response SUCCESS without remark, fields and body."""
     header = _SUCCESS % opaque
-    size = len(header)
-    return _LENGTHS(4 + size, size) + header
+    return _LENGTHS[len(header)] + header

@@ -105,6 +105,22 @@ class _PoppedQueue(msgspec.Struct, gc=False):
     opaques: list[tuple[RemotingConnection, int]]
 
 
+class _Series(msgspec.Struct, gc=False):
+    """The latest acknowledgement of the present read, if its response does not wait. Further ones of the same
+    POP and queue need no other check than those that they have this in common, and that their offset is one
+    of the queue's: from `first` to `end`, which is the end of the queue. `waiting` is that of their
+    `_PoppedQueue`."""
+
+    origin: str
+    topic: str
+    group: str
+    queue_id: int
+    bname: str
+    first: int
+    end: int
+    waiting: list[str]
+
+
 _decode: Final = msgspec.json.Decoder(_Request, strict=False).decode
 
 
@@ -122,6 +138,7 @@ class FastPopAck:
         self._queues = context.store.queues
         self._popped: dict[_PoppedKey, _PoppedQueue] = {}
         self._waiting: list[_PoppedQueue] = []
+        self._series: _Series | None = None
         self._born_ms = 0
         self._config = context.live.current
         self._topics_seen = context.tables.topics.generation
@@ -144,15 +161,29 @@ class FastPopAck:
             request = _decode(header)
         except (ValueError, RecursionError):
             raise FastPathMiss("not a plain acknowledgement") from None
-        fields = request.fields
+        fields, offset = request.fields, request.fields.offset
         if self._live.current is not self._config or self._topics.generation != self._topics_seen:
             self._clear_cache()
+        series = self._series
+        if (
+            series is not None
+            and not request.flag
+            and series.first <= offset <= series.end
+            and fields.extra_info == f"{series.origin} {offset}"
+            and fields.topic == series.topic
+            and fields.consumer_group == series.group
+            and fields.queue_id == series.queue_id
+            and fields.bname == series.bname
+            and len(series.waiting) < BATCH_MAX
+        ):
+            series.waiting.append(str(offset))
+            self._counts[ACKS] += 1
+            return encode_success(request.opaque)
         origin, _, offset_text = fields.extra_info.rpartition(" ")
         key = (origin, fields.topic, fields.consumer_group, fields.queue_id, fields.bname)
         popped = self._popped.get(key)
         if popped is None:
             popped = self._add_popped(key)
-        offset = fields.offset
         text = str(offset)
         if request.flag & FLAG_RESPONSE or (offset_text != text and not _is_offset(offset_text)):
             raise FastPathMiss
@@ -179,6 +210,9 @@ class FastPopAck:
             self._born_ms = present_ms
             connection.before_responses = self._store_waiting
         waiting.append(text)
+        self._series = (
+            None if waits else _Series(*key, queue.min_offset, self._log.max_offset(queue), waiting)
+        )
         if waits:
             connection.defer(request.opaque, RequestCode.ACK_MESSAGE)
             popped.opaques.append((connection, request.opaque))
@@ -217,6 +251,7 @@ class FastPopAck:
                 self._respond_when_safe(popped, end)
         stats.add(BROKER_ACK_NUMS, stats.cluster, total, len(self._waiting))
         self._waiting.clear()
+        self._series = None
 
     def _append(self, popped: _PoppedQueue) -> AppendResult:
         """Appends the record of the acknowledgements that wait."""
@@ -293,6 +328,7 @@ class FastPopAck:
 
     def _clear_cache(self) -> None:
         self._popped.clear()
+        self._series = None
         self._config = self._live.current
         self._topics_seen = self._topics.generation
 

@@ -390,3 +390,35 @@ async def test_the_log_and_the_metrics_tell_why_an_acknowledgement_was_not_store
     assert bench.peer().call(ack_command(extra_info(header, message, 0), message)).code == 0
     assert "1 acknowledgements of ('T', 0) could not be stored: SERVICE_NOT_AVAILABLE" in caplog.text
     assert bench.broker.pop.revive_log.puts.counts["g", "T", "ACK", "SERVICE_NOT_AVAILABLE"] == 1
+
+
+def acknowledged_since(bench: Bench, start: int) -> list[tuple[object, ...]]:
+    """What the records from an offset of the log on acknowledge."""
+    acks = [decode_ack(found["body"]) for found in stored_since(bench, start)]
+    return sorted((*ack.key(), offset) for ack in acks for offset in ack.offsets)
+
+
+async def test_any_acknowledgements_of_one_read_have_the_effects_that_they_have_one_by_one(
+    bench: Bench,
+) -> None:
+    messages, header = await pop(bench, invisible_time=3_600_000)
+    quick, ordinary, together = bench.peer(), bench.peer(ordinary=True), 0
+    for seed in range(ROUNDS // 4):
+        chance = random.Random(seed)
+        commands = []
+        for _ in range(chance.randrange(2, 9)):
+            message = chance.choice(messages)
+            command = ack_command(extra_info(header, message, 0), message)
+            commands.append(some_ack(chance, command) if chance.random() < 0.3 else command)
+        effects = []
+        for peer in (quick, ordinary):
+            bench.broker.pop.in_flight.clear("T", "g", 0)
+            bench.broker.pop.in_flight.add("T", "g", 0, 100)
+            start = bench.broker.store.max_phy_offset
+            answers = [peer.answers.pop(opaque, None) for opaque in acknowledge_together(peer, commands)]
+            said = [None if answer is None else (answer.code, answer.remark) for answer in answers]
+            effects.append((said, acknowledged_since(bench, start), in_flight(bench)))
+            if peer is quick:
+                together += len(stored_since(bench, start)) < len(effects[0][1])
+        assert effects[0] == effects[1], commands
+    assert together > ROUNDS / 8
