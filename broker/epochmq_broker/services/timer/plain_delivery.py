@@ -10,6 +10,7 @@ both store the same record.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 from epochmq_broker.config.clock import now_ms
@@ -38,7 +39,6 @@ from epochmq_broker.writing.plain_append import (
 from epochmq_broker.writing.quarantine import concerns_record
 from epochmq_formats.timer_log import MAGIC_DELETE, MAGIC_ROLL
 from epochmq_protocol import message_const as const
-from epochmq_protocol.message import parse_properties
 from epochmq_protocol.message_const import (
     PROPERTY_DELAY_TIME_LEVEL,
     PROPERTY_INNER_NUM,
@@ -71,6 +71,8 @@ _read_record: Final = plain_record_reader(TIMER_TOPIC, NOT_PLAIN_FLAGS | const.T
 _SPECIAL_MAGIC: Final = MAGIC_ROLL | MAGIC_DELETE
 _SEPARATOR: Final = b"\x02"
 QUEUE_ID_DIGITS: Final = 10
+PLACES_MAX: Final = 1024
+"""Queues of which is kept whether a plain message may be delivered to them."""
 
 
 class PlainTimerDelivery:
@@ -102,6 +104,7 @@ class PlainTimerDelivery:
         targets: dict[tuple[str, str], _Target] = {}
         append, present = self._store.append, now_ms()
         done = 0
+        write_ms, more = -1, b""
         for unit in units:
             message = _read(file, unit)
             if message is None:
@@ -111,14 +114,16 @@ class PlainTimerDelivery:
             target = targets.get(place)
             if target is None:
                 target = targets[place] = _Target(self._store.queue(place[0], int(place[1])))
+            if unit.write_time_ms != write_ms:  # the same for many
+                write_ms = unit.write_time_ms
+                more = f"{ENQUEUE_MS}\x01{write_ms}\x02{DEQUEUE_MS}\x01{present}\x02".encode()
             try:
                 status, at, _, written = append_copy(
                     append,
                     target.queue,
                     record,
                     properties,
-                    properties=record[2]
-                    + f"{ENQUEUE_MS}\x01{unit.write_time_ms}\x02{DEQUEUE_MS}\x01{present}\x02".encode(),
+                    properties=record[2] + more,
                     sys_flag=record[0][SYS_FLAG],
                     codes=self._codes,
                 )
@@ -168,11 +173,8 @@ def _read(file: MappedFile, unit: Unit) -> tuple[PlainRecord, dict[str, str]] | 
     record = _read_record(file.map, at, size, unit.offset)
     if record is None:
         return None
-    stored = record[2]
-    if not (stored.isascii() and stored.endswith(_SEPARATOR)):
-        return None
-    properties = parse_properties(stored)
-    if stored.count(_SEPARATOR) != len(properties):  # not as `format_properties` would encode them
+    properties = _properties_of(record[2])
+    if properties is None:
         return None
     if not SPECIAL_PROPERTIES.isdisjoint(properties):
         return None
@@ -183,6 +185,22 @@ def _read(file: MappedFile, unit: Unit) -> tuple[PlainRecord, dict[str, str]] | 
     return record, properties
 
 
+def _properties_of(stored: bytes) -> dict[str, str] | None:
+    """What `parse_properties` returns; None if they are not ASCII as `format_properties` would encode them.
+    It splits each entry once and checks the rest together, since every due message is read here."""
+    if not (stored.isascii() and stored.endswith(_SEPARATOR)):
+        return None
+    entries = stored[:-1].decode("ascii").split("\x02")
+    try:
+        properties = dict([entry.split("\x01", 1) for entry in entries])
+    except ValueError:  # an entry without a value
+        return None
+    if len(properties) != len(entries) or "" in properties or not all(properties.values()):
+        return None
+    return properties
+
+
+@lru_cache(maxsize=PLACES_MAX)
 def _is_place(topic: str, queue_id: str) -> bool:
     """Whether a plain message may be delivered to this queue."""
     return (

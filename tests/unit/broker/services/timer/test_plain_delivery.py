@@ -9,9 +9,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from epochmq_broker.services.timer.delivery import TimerDelivery
-from epochmq_broker.services.timer.plain_delivery import PlainTimerDelivery
+from epochmq_broker.services.timer.plain_delivery import PlainTimerDelivery, _properties_of
 from epochmq_broker.services.timer.record_reader import RecordReader
 from epochmq_broker.services.timer.timer_log import Unit
 from epochmq_broker.services.timer.timer_metrics import TimerMetrics
@@ -177,3 +179,15 @@ def test_the_version_of_the_metrics_counts_every_change(tmp_path: Path) -> None:
     assert metrics.data_version.counter == first.counter + 3
     assert metrics.data_version.timestamp == metrics.table["T"].time_stamp
     assert metrics.data_version == metrics.data_version
+
+
+@given(st.lists(st.sampled_from(["a", "b", "TAGS", "\x01", "\x02", "ü", ""]), max_size=12).map("".join))
+def test_plain_properties_are_those_that_would_be_encoded_again(text: str) -> None:
+    stored = text.encode()
+    found = _properties_of(stored)
+    parsed = records.parse_properties(stored)
+    if found is None:
+        assert not stored.isascii() or not stored or records.format_properties(parsed) != stored
+    else:
+        assert found == parsed
+        assert records.format_properties(found) == stored
