@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from epochmq_broker.membership.controlled.write_lease import WriteLease
 from epochmq_broker.replication.ha.replication_waiters import ReplicationWaiters
 from epochmq_broker.replication.ha.settings import HASettings
 from epochmq_broker.replication.ha.sync_state import SyncState
+from epochmq_protocol.message import MessageExt
 from epochmq_protocol.transport.connection import RemotingConnection
 from epochmq_protocol.transport.loop import run
 from epochmq_protocol.transport.settings import ServerSettings
@@ -43,7 +44,7 @@ HEAD_BYTES = 300
 WARM_UP_TIMEOUT_S = 10.0
 SHARED_MEMORY = Path("/dev/shm")
 SEND_MESSAGE_V2, PULL_MESSAGE, UPDATE_AND_CREATE_TOPIC = 310, 11, 17
-END_TRANSACTION, ACK_MESSAGE = 37, 200051
+END_TRANSACTION, POP_MESSAGE, ACK_MESSAGE = 37, 200050, 200051
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 HOUR_MS = INVISIBLE_MS = 3_600_000
 REPLICAS = (2, 3)
@@ -158,10 +159,46 @@ def pull(number: int) -> bytes:
     return frame(PULL_MESSAGE, header, opaque=number)
 
 
-def sql_pull(number: int) -> bytes:
+def pop() -> bytes:
+    """The frame of a POP of 32 messages. Its birth lies in the future, so that no slow broker finds it too
+    old."""
+    header = {
+        "bname": BROKER_NAME,
+        "bornTime": str(int(time.time() * 1000) + HOUR_MS),
+        "consumerGroup": "bench",
+        "exp": "*",
+        "expType": "TAG",
+        "initMode": "0",
+        "invisibleTime": str(INVISIBLE_MS),
+        "maxMsgNums": str(PULL_BATCH),
+        "order": "false",
+        "pollTime": "0",
+        "queueId": "-1",
+        "topic": "hot",
+    }
+    return frame(POP_MESSAGE, header)
+
+
+def acks_of(response: Mapping[str, str], messages: Sequence[MessageExt]) -> list[bytes]:
+    """The frames of the acknowledgements of the messages of a POP. `response`: the fields of its response."""
+    starts = {
+        int(queue): start
+        for _, queue, start in (entry.split(" ") for entry in response["startOffsetInfo"].split(";"))
+    }
+    frames = []
+    for number, message in enumerate(messages):
+        queue, offset = message.queue_id, message.queue_offset
+        origin = f"{starts[queue]} {response['popTime']} {response['invisibleTime']} {response['reviveQid']}"
+        header = {"bname": BROKER_NAME, "consumerGroup": "bench", "offset": str(offset), "topic": "hot"}
+        header |= {"extraInfo": f"{origin} 0 {BROKER_NAME} {queue} {offset}", "queueId": str(queue)}
+        frames.append(frame(ACK_MESSAGE, header, opaque=number))
+    return frames
+
+
+def sql_pull(number: int, first: int = ROUNDS * FRAMES // QUEUES) -> bytes:
     """The frame of a pull of 32 messages by an expression that selects 30 % of the messages of `send_digit`,
-    which follow those of `send`."""
-    first, messages = ROUNDS * FRAMES // QUEUES, ROUNDS * FRAMES // QUEUES - 4 * PULL_BATCH
+    which begin at the offset `first`: behind those of `send`."""
+    messages = ROUNDS * FRAMES // QUEUES - 4 * PULL_BATCH
     header = {
         "consumerGroup": "bench",
         "topic": "hot",

@@ -21,6 +21,7 @@ import tempfile
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from epochmq_protocol import message as records
 from tests.benchmarks import hot_path
 from tests.support.cluster import NEVER_BUSY, properties
 from tests.support.net import free_port, loopback
@@ -30,6 +31,9 @@ from tests.support.remoting import read_frame, split_address
 ROOT: Final = Path(__file__).resolve().parents[2]
 OCTET: Final = 58
 REQUESTS: Final = 2048
+FILL: Final = 130
+POP_FILL: Final = 320
+"""Messages in each queue, before pulls and before POPs."""
 WARM_UP_ROUNDS: Final = 12
 START_TIMEOUT_S: Final = 300.0
 COLLECTED: Final = re.compile(r"Collected : (\d+)")
@@ -48,7 +52,10 @@ CELLS: Final = {
     "send 64x1": Cell("send", 64, 1),
     "send 16x16": Cell("send", 16, 16),
     "pull 1x8": Cell("pull", 1, 8),
+    "SQL92 1x8": Cell("sql", 1, 8),
+    "POP 1x1": Cell("pop", 1, 1),
 }
+"""Of a POP of 32 messages with the acknowledgement of each of them, a request is the acknowledgement."""
 
 
 class CountedBroker:
@@ -65,6 +72,7 @@ class CountedBroker:
             "brokerIP1": host,
             "listenPort": self.address.rpartition(":")[2],
             "mappedFileSizeCommitLog": 268_435_456,
+            "enablePropertyFilter": "true",
         }
         directory.mkdir()
         config = directory / "broker.conf"
@@ -112,12 +120,15 @@ def instructions(checkout: Path, cell: Cell) -> float:
         ]
         for connection in connections:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for _ in range(100):  # for pulls: 100 messages in each queue
-            _exchange(connections[:1], Cell("send", 1, hot_path.QUEUES), numbers)
+        fill = Cell("send of a digit" if cell.kind == "sql" else "send", 1, hot_path.QUEUES)
+        for _ in range(POP_FILL if cell.kind == "pop" else FILL):
+            _exchange(connections[:1], fill, numbers)
         numbers = itertools.count()
         for _ in range(WARM_UP_ROUNDS):
             _exchange(connections, cell, numbers)
         rounds = REQUESTS // (cell.connections * cell.depth)
+        if cell.kind == "pop":
+            rounds //= hot_path.PULL_BATCH
         broker.count(is_on=True)
         for _ in range(rounds):
             _exchange(connections, cell, numbers)
@@ -128,11 +139,16 @@ def instructions(checkout: Path, cell: Cell) -> float:
         counted = broker.collected() if broker.process.status == 0 else None
         shutil.rmtree(directory)
     assert counted is not None, f"the broker of {checkout} ended with {broker.process.status}"
-    return counted / (rounds * cell.connections * cell.depth)
+    requests = rounds * cell.connections * cell.depth
+    return counted / (requests * hot_path.PULL_BATCH if cell.kind == "pop" else requests)
 
 
 def _exchange(connections: list[socket.socket], cell: Cell, numbers: itertools.count[int]) -> None:
     """Sends `depth` requests on each connection, and reads all responses."""
+    if cell.kind == "pop":
+        for connection in connections:
+            _pop_and_acknowledge(connection)
+        return
     for connection in connections:
         frames = [_request(cell.kind, next(numbers)) for _ in range(cell.depth)]
         connection.sendall(b"".join(frames))
@@ -142,9 +158,26 @@ def _exchange(connections: list[socket.socket], cell: Cell, numbers: itertools.c
             assert header["code"] == 0, header
 
 
+def _pop_and_acknowledge(connection: socket.socket) -> None:
+    """Pops a batch of messages, and sends their acknowledgements in one write."""
+    connection.sendall(hot_path.pop())
+    header, body = read_frame(connection)
+    assert header["code"] == 0, header
+    found = records.decode_records(body)
+    assert len(found) == hot_path.PULL_BATCH, len(found)
+    connection.sendall(b"".join(hot_path.acks_of(header["extFields"], found)))
+    for _ in found:
+        header, _ = read_frame(connection)
+        assert header["code"] == 0, header
+
+
 def _request(kind: str, number: int) -> bytes:
     if kind == "send":
         return hot_path.send(number)
+    if kind == "send of a digit":
+        return hot_path.send_digit(number)
+    if kind == "sql":
+        return hot_path.sql_pull(number % 3, first=0)
     return hot_path.pull(number % 3)  # 32 messages of three queues in turn
 
 
