@@ -360,23 +360,34 @@ def encode_batch(elements: Iterable[BatchElement]) -> bytes:
 def decode_batch(body: _Buffer, elements_max: int = 1_000_000) -> list[BatchElement]:
     """Decodes a batch. Like Java it uses the inner lengths only. RequestError(MESSAGE_ILLEGAL): they lead
     beyond the end."""
+    elements, at = decode_batch_part(body, 0, elements_max)
+    if at < len(body):
+        raise _bad_batch(len(elements), at, len(body))
+    return elements
+
+
+def decode_batch_part(
+    body: _Buffer, at: int, elements_max: int, number: int = 0
+) -> tuple[list[BatchElement], int]:
+    """Decodes up to `elements_max` messages of a batch, the first of which begins at byte `at` and has this
+    number. Returns them, and where the next one begins. RequestError(MESSAGE_ILLEGAL) as `decode_batch`."""
     elements: list[BatchElement] = []
-    at, size = 0, len(body)
-    while at < size:
-        if at + _BATCH_OVERHEAD > size or len(elements) >= elements_max:
-            raise _bad_batch(len(elements), at, size)
+    size = len(body)
+    while at < size and len(elements) < elements_max:
+        if at + _BATCH_OVERHEAD > size:
+            raise _bad_batch(number + len(elements), at, size)
         _, _, _, flag, body_size = _BATCH.unpack_from(body, at)
         body_at = at + _BATCH.size
         properties_at = body_at + body_size + 2
         if body_size < 0 or properties_at > size:
-            raise _bad_batch(len(elements), at, size)
+            raise _bad_batch(number + len(elements), at, size)
         at = properties_at + int.from_bytes(body[properties_at - 2 : properties_at], "big")
         if at > size or at - properties_at > const.PROPERTIES_BYTES_MAX:
-            raise _bad_batch(len(elements), properties_at, size)
+            raise _bad_batch(number + len(elements), properties_at, size)
         elements.append(
             BatchElement(bytes(body[body_at : properties_at - 2]), bytes(body[properties_at:at]), flag)
         )
-    return elements
+    return elements, at
 
 
 def messages_of(record: MessageExt) -> list[MessageExt]:

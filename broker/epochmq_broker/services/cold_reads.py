@@ -14,9 +14,9 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Any, Final
 
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RequestError
@@ -214,12 +214,12 @@ class ColdReadRetrier:
             except NotResidentError as missing:
                 return self._run_after_reads(handler, connection, command, missing)
             if isinstance(result, WorkInTurns):
-                return self._finish(result, handler, connection, command)
+                return _ColdTurns(self, result, handler, connection, command)
             return result
 
         return handle
 
-    async def _finish(
+    async def finish(
         self,
         work: WorkInTurns[Command | None],
         handler: RequestHandler,
@@ -270,6 +270,29 @@ class ColdReadRetrier:
             TRIES_MAX,
         )
         return await _result(handler(connection, command))
+
+
+class _ColdTurns:
+    """The further turns of a request, which `ColdReadRetrier.finish` runs."""
+
+    def __init__(
+        self,
+        retrier: ColdReadRetrier,
+        work: WorkInTurns[Command | None],
+        handler: RequestHandler,
+        connection: RemotingConnection,
+        command: Command,
+    ) -> None:
+        self._retrier = retrier
+        self._work = work
+        self._request = handler, connection, command
+
+    def __await__(self) -> Generator[Any, None, Command | None]:
+        return self._retrier.finish(self._work, *self._request).__await__()
+
+    def close(self) -> None:
+        """Ends the work half way: nothing will await it. A connection that it holds is released."""
+        self._work.close()
 
 
 async def _result(result: Command | Awaitable[Command | None] | None) -> Command | None:

@@ -3,18 +3,18 @@ hooks of BrokerController), and waits until they are on disk and on replicas."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
 from epochmq_broker.config.broker_config import BrokerConfig, LiveConfig
 from epochmq_broker.config.capabilities import NO_LIMIT_MS
 from epochmq_broker.config.clock import boot_ms
+from epochmq_broker.writing.batches import BATCH_AT_ONCE, LargeBatch, QueueHolds, batch_message
 from epochmq_broker.writing.inner_message import InnerMessage, PutResult
 from epochmq_formats.batch_unit import MESSAGES_MAX
 from epochmq_protocol import message as records
 from epochmq_protocol.javahash import tags_code
-from epochmq_protocol.message import BatchElement
 from epochmq_protocol.message_const import (
     PROPERTY_CRC32,
     PROPERTY_DELAY_TIME_LEVEL,
@@ -117,6 +117,8 @@ class MessageWriter:
         self.on_append: Callable[[], None] | None = None
         """Is called after every append, None while nothing waits for appends."""
         self.timer_hook = timer_hook
+        self.holds = QueueHolds(store)
+        """The queues in which large batches are being stored."""
         live.on_change.append(self._reconfigured)
 
     @property
@@ -211,9 +213,10 @@ class MessageWriter:
         message.rendered = None
         return queues
 
-    def put_batch(self, message: InnerMessage) -> PutResult:
+    def put_batch(self, message: InnerMessage) -> PutResult | LargeBatch:
         """Stores every message of a batch, all or none. `message.body` holds the messages; its properties
-        apply to each of them (CommitLog.asyncPutMessages)."""
+        apply to each of them (CommitLog.asyncPutMessages). Returns a batch of more than `BATCH_AT_ONCE`
+        messages for the caller to store in parts."""
         illegal = PutResult(PutStatus.MESSAGE_ILLEGAL)
         if len(message.body) > self._live.current.max_message_size or not self._is_legal(message):
             return illegal
@@ -225,11 +228,12 @@ class MessageWriter:
         if rejection is not None:
             return PutResult(rejection)
         common = records.format_properties(message.properties)
-        elements = [_element(item, common) for item in records.decode_batch(message.body)]
-        if self._light is not None and any(
-            light_queue_offsets(message.topic, one.properties) for one in elements
-        ):
-            return illegal  # only the broker sets these offsets, and RocketMQ's sets none in a batch
+        items, at = records.decode_batch_part(message.body, 0, BATCH_AT_ONCE)
+        elements = [batch_message(item, common) for item in items]
+        if at < len(message.body):
+            return LargeBatch(self, self._store, message, common, elements, at)
+        if self._light is not None and self.has_light_offsets(message.topic, elements):
+            return illegal
         status, offsets, queue_offset, size = self._store.append_batch(
             self._store.queue(message.topic, message.queue_id),
             elements,
@@ -250,6 +254,11 @@ class MessageWriter:
             topic=message.topic,
             queue_id=message.queue_id,
         )
+
+    def has_light_offsets(self, topic: str, messages: Sequence[BatchMessage]) -> bool:
+        """Whether a message of a batch has offsets of light queues: only the broker sets these, and
+        RocketMQ's sets none in a batch."""
+        return self._light is not None and any(light_queue_offsets(topic, one.properties) for one in messages)
 
     def rejection(self, wait: str) -> PutStatus | None:
         """The status with which a message with this WAIT property is rejected now: SERVICE_NOT_AVAILABLE
@@ -412,21 +421,3 @@ class _DiskAndReplicas:
     def _finish(self) -> None:
         if self._flush is not None and self._replicas is not None:
             self._done(self._flush if self._replicas is PutStatus.PUT_OK else self._replicas)
-
-
-def _element(item: BatchElement, common: bytes) -> BatchMessage:
-    """Builds one message of a batch. The batch's own properties follow the message's, so that they take
-    precedence (MessageExtEncoder)."""
-    own = item.properties
-    separator = b"\x02" if own and common and not own.endswith(b"\x02") else b""
-    stored = own + separator + common
-    properties = records.parse_properties(stored)
-    tags = properties.get(PROPERTY_TAGS)
-    return BatchMessage(
-        item.body,
-        stored,
-        item.flag,
-        tags_code(tags) if tags else 0,
-        properties.get(PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX),
-        properties.get(PROPERTY_KEYS),
-    )

@@ -66,6 +66,7 @@ class Appender:
         "_bit_map",
         "_clock",
         "_delays_ms",
+        "_held",
         "_index_backlog",
         "_index_enabled",
         "_max_body",
@@ -98,6 +99,9 @@ class Appender:
         self.store_host = store_host
         self.rejection: PutStatus | None = None
         self._bit_map = bit_map
+        self._held: set[ConsumeQueue] = set()
+        """The queues in which a batch is being stored in parts. Each has the buffer limit 0, so that `append`
+        need not ask."""
         self._on_append: ArrivalListener | None = None
         self._on_failure: Callable[[OSError | DiskFullError], None] | None = None
         self._on_index_backlog: Callable[[], None] | None = None
@@ -108,8 +112,29 @@ class Appender:
         self.configure(config)
 
     def reject(self, status: PutStatus | None) -> None:
-        """Rejects all messages with this status from now on; None accepts them."""
+        """Rejects all messages with this status from now on; None accepts them. A rejection ends every hold
+        of a queue."""
         self.rejection = status
+        if status is not None:
+            self._held.clear()
+
+    def hold(self, queue: ConsumeQueue) -> None:
+        """Keeps a queue for one batch, until `release` or until messages are rejected: other messages for it
+        get OS_PAGE_CACHE_BUSY."""
+        self._held.add(queue)
+        queue.buffer_limit = 0
+
+    def release(self, queue: ConsumeQueue) -> None:
+        """Accepts other messages for a queue again."""
+        self._held.discard(queue)
+
+    def is_held(self, queue: ConsumeQueue) -> bool:
+        """Whether a queue is kept for one batch."""
+        return queue in self._held
+
+    def next_offset(self, queue: ConsumeQueue) -> int:
+        """The offset that the queue's next message gets."""
+        return queue.max_offset
 
     def notify_appends(self, listener: ArrivalListener | None) -> None:
         """Calls this listener at every append from now on, in place of the previous one; None for no
@@ -265,6 +290,8 @@ class Appender:
         size = queue.record_overhead + len(body) + len(properties) + hosts.size - _HEAD.size
         if size > self._smallest_limit and (size > self._max_body or len(properties) > _PROPERTIES_MAX):
             return too_large_status(len(properties)), -1, -1, 0
+        if not self._held.isdisjoint(light):
+            return PutStatus.OS_PAGE_CACHE_BUSY, -1, -1, 0
         made = self._make_room(queue, size)
         if isinstance(made, PutStatus):
             return made, -1, -1, 0
@@ -313,14 +340,58 @@ class Appender:
         store_host = self.store_host
         head = record_layout.HEADS[len(born_host), len(store_host)]
         sys_flag = with_host_flags(sys_flag, born_host, store_host)
+        sizes = self._batch_sizes(queue, messages, head)
+        if isinstance(sizes, PutStatus):
+            return sizes, [], -1, 0
+        return self._append_all(
+            queue, messages, sizes, head, born_timestamp, born_host, sys_flag, reconsume_times, 0, store_host
+        )
+
+    def append_to_held(
+        self, queue: ConsumeQueue, messages: Sequence[BatchMessage], *, born_timestamp: int,
+        born_host: bytes, sys_flag: int = 0, reconsume_times: int = 0,
+    ) -> BatchAppendResult:  # fmt: skip
+        """Stores a part of the batch for which the queue is kept, as `append_batch` does. The status is
+        SERVICE_NOT_AVAILABLE if the hold has ended."""
+        if queue not in self._held:
+            return self.rejection or PutStatus.SERVICE_NOT_AVAILABLE, [], -1, 0
+        self._held.discard(queue)
+        try:
+            return self.append_batch(
+                queue, messages, born_timestamp=born_timestamp, born_host=born_host, sys_flag=sys_flag,
+                reconsume_times=reconsume_times,
+            )  # fmt: skip
+        finally:
+            if self.rejection is None:
+                self.hold(queue)
+
+    def batch_bytes(
+        self, queue: ConsumeQueue, messages: Sequence[BatchMessage], born_host: bytes
+    ) -> int | PutStatus:
+        """The bytes of these messages' records. The status of a batch that has a message which is too
+        large."""
+        if self._property_crc:
+            messages = [
+                message._replace(properties=record.with_crc_space(message.properties)) for message in messages
+            ]
+        head = record_layout.HEADS[len(born_host), len(self.store_host)]
+        sizes = self._batch_sizes(queue, messages, head)
+        return sizes if isinstance(sizes, PutStatus) else sum(sizes)
+
+    def takes_batch(self, queue: ConsumeQueue, size: int) -> bool:
+        """Whether a batch whose records have `size` bytes is legal: as in RocketMQ it fits into one file."""
+        return size <= self.log.files.file_size - record_layout.BLANK_BYTES
+
+    def _batch_sizes(
+        self, queue: ConsumeQueue, messages: Sequence[BatchMessage], head: struct.Struct
+    ) -> list[int] | PutStatus:
+        """The sizes of the messages' records, or the status if one is too large."""
         overhead = queue.record_overhead + head.size - _HEAD.size
         sizes = [overhead + len(message.body) + len(message.properties) for message in messages]
         for size, message in zip(sizes, messages, strict=True):
             if size > self._max_record or len(message.properties) > _PROPERTIES_MAX:
-                return too_large_status(len(message.properties)), [], -1, 0
-        return self._append_all(
-            queue, messages, sizes, head, born_timestamp, born_host, sys_flag, reconsume_times, 0, store_host
-        )
+                return too_large_status(len(message.properties))
+        return sizes
 
     def _append_all(
         self, queue: ConsumeQueue, messages: Sequence[BatchMessage], sizes: Sequence[int],
@@ -331,6 +402,8 @@ class Appender:
         total = sum(sizes)
         if total > self.log.files.file_size - record_layout.BLANK_BYTES:
             return PutStatus.MESSAGE_ILLEGAL, [], -1, 0
+        if queue in self._held:
+            return PutStatus.OS_PAGE_CACHE_BUSY, [], -1, 0
         made = self._make_room(None if isinstance(queue, BatchConsumeQueue) else queue, total)
         if isinstance(made, PutStatus):
             return made, [], -1, 0
@@ -413,6 +486,8 @@ class Appender:
 
     def _make_room(self, queue: ConsumeQueue | None, size: int) -> MappedFile | PutStatus:
         """Reserves space for a record or batch of `size` bytes, and for a unit if there is a queue."""
+        if queue is not None and queue in self._held:
+            return PutStatus.OS_PAGE_CACHE_BUSY
         try:
             if queue is not None and queue.buffer_position >= queue.buffer_limit:
                 queue.make_room()

@@ -10,7 +10,6 @@ from epochmq_protocol.dledger import DLedgerRequestCode
 COPIES: Final = "the bytes are copied several times; into the log, the system adds a page for each 4 KiB"
 SETTINGS: Final = "the changed settings are checked and put in force at once"
 JOINS: Final = "the response, of many megabytes, is joined at once"
-RECORDS: Final = "the messages of a batch are stored at once, as one"
 SQL: Final = "the expression is compiled at once; needs enablePropertyFilter"
 STEPS: Final = "each of its turns also writes the whole tables of topics or groups"
 REGISTERS: Final = "the topics enter the routes at once; members only, with a secret"
@@ -20,7 +19,6 @@ ONCE: Final = "in one round only, into which periodic work or a garbage collecti
 
 KNOWN: Final[dict[str, dict[int, str]]] = {
     "brokers": {
-        Code.SEND_BATCH_MESSAGE: RECORDS,
         Code.GET_BROKER_CONSUME_STATS: JOINS,
         Code.GET_CONSUME_STATS: JOINS,
         Code.QUERY_MESSAGE: COPIES,
@@ -42,5 +40,3 @@ KNOWN: Final[dict[str, dict[int, str]]] = {
     "controllers": {DLedgerRequestCode.PUSH: PUSHES},
 }
 """Process → request code → why its largest request takes longer, at least sometimes."""
-FAR_ABOVE: Final = frozenset([Code.SEND_BATCH_MESSAGE])
-"""The codes that take many times the budget."""

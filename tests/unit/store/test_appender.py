@@ -237,3 +237,35 @@ def test_new_settings_change_limits_while_running(tmp_path: Path) -> None:
     store.configure(small_config(tmp_path, max_message_size=10))
     assert put(store, Message(body=bytes(11)))[0] is PutStatus.MESSAGE_ILLEGAL
     store.stop()
+
+
+def test_a_held_queue_takes_only_its_batch(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    appender, queue, other = store.appender, store.queue("orders", 0), store.queue("orders", 1)
+    ask = {"born_timestamp": 0, "born_host": HOST}
+    part = [BatchMessage(b"part", b"")] * 2
+    assert store.append_batch(queue, part, **ask)[0] is PutStatus.PUT_OK
+    appender.hold(queue)
+    for _ in range(3):
+        assert appender.append_to_held(queue, part, **ask)[0] is PutStatus.PUT_OK
+        assert store.append(queue, body=b"", properties=b"", **ask)[0] is PutStatus.OS_PAGE_CACHE_BUSY
+        assert store.append_batch(queue, part, **ask)[0] is PutStatus.OS_PAGE_CACHE_BUSY
+        light = store.append_to_light_queues(other, [queue], body=b"", properties=b"", **ask)
+        assert light[0] is PutStatus.OS_PAGE_CACHE_BUSY
+        assert store.append(other, body=b"", properties=b"", **ask)[0] is PutStatus.PUT_OK
+    assert (queue.max_offset, other.max_offset) == (8, 3)
+    appender.release(queue)
+    assert store.append(queue, body=b"", properties=b"", **ask)[:3:2] == (PutStatus.PUT_OK, 8)
+    store.stop()
+
+
+def test_a_rejection_ends_the_hold_of_a_queue(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    appender, queue = store.appender, store.queue("orders", 0)
+    appender.hold(queue)
+    appender.reject(PutStatus.SERVICE_NOT_AVAILABLE)
+    appender.reject(None)
+    part = [BatchMessage(b"part", b"")]
+    status, *_ = appender.append_to_held(queue, part, born_timestamp=0, born_host=HOST)
+    assert (status, queue.max_offset) == (PutStatus.SERVICE_NOT_AVAILABLE, 0)
+    store.stop()

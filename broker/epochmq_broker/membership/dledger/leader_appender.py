@@ -65,6 +65,13 @@ class LeaderAppender(Appender):
         self._max_record = min(self._max_record, size_max - ENTRY_HEADER_SIZE)
         self._smallest_limit = min(self._smallest_limit, self._max_record)
 
+    def next_offset(self, queue: ConsumeQueue) -> int:
+        return self._offsets.get(queue, queue.max_offset)
+
+    def takes_batch(self, queue: ConsumeQueue, size: int) -> bool:
+        """Whether a batch is legal: each of its messages becomes an entry of its own."""
+        return not isinstance(queue, BatchConsumeQueue)
+
     def forget_offsets(self) -> None:
         """Takes the next offsets from the queues again: everything that was appended is dispatched, or no
         longer this leader's."""
@@ -104,7 +111,7 @@ class LeaderAppender(Appender):
         if isinstance(queue, BatchConsumeQueue):
             return PutStatus.MESSAGE_ILLEGAL, [], -1, 0
         batch = self.batch
-        if batch.is_full:
+        if batch.is_full or queue in self._held:
             return PutStatus.OS_PAGE_CACHE_BUSY, [], -1, 0
         if not batch.records:
             self.submit_soon()

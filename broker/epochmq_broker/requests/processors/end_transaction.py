@@ -8,11 +8,12 @@ demands. Java clients send END_TRANSACTION one-way, and get no response.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 
 from epochmq_broker.config.broker_config import BrokerConfig
 from epochmq_broker.config.clock import now_ms
 from epochmq_broker.config.refusals import SendRefusal
+from epochmq_broker.requests.processors.held_queues import QueueHeldError, when_released
 from epochmq_broker.requests.processors.processor_context import ProcessorContext
 from epochmq_broker.requests.processors.send import STORED_CODES, put_rejection, refused
 from epochmq_broker.requests.processors.send_checks import check_not_forbidden_topic, check_not_service_topic
@@ -56,9 +57,18 @@ class EndTransactionProcessor:
             RequestCode.RESUME_CHECK_HALF_MESSAGE: self.resume_check,
         }
 
-    def end_transaction(self, connection: RemotingConnection, command: Command) -> Command | None:
+    def end_transaction(
+        self, connection: RemotingConnection, command: Command
+    ) -> Command | Awaitable[Command | None] | None:
         """Commits or rolls back one transaction. A producer that does not know the state yet gets no
         response, and is asked later."""
+        try:
+            return self._end(connection, command)
+        except QueueHeldError as held:
+            return when_released(self._end, connection, command, held)
+
+    def _end(self, connection: RemotingConnection, command: Command) -> Command | None:
+        """`end_transaction`, if the queue of the message is free. Raises QueueHeldError."""
         header = EndTransactionRequestHeader.decode(command.ext)
         kind = header.commit_or_rollback
         if kind not in END_TYPES:
@@ -116,6 +126,8 @@ class EndTransactionProcessor:
         check_not_service_topic(self._live.current, message.topic)
         stored = writer.put(message)
         if stored.status not in STORED_CODES:
+            if stored.status is PutStatus.OS_PAGE_CACHE_BUSY:
+                QueueHeldError.check(writer.holds, stored)
             self._stats.put_failures += 1
             raise _commit_rejection(stored.status, self._live.current, self._live.standing.refusal())
         transactions = self._transactions

@@ -6,11 +6,14 @@ A message of a transaction is stored as a half message (`transactions.half_messa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
 
 from epochmq_broker.config.broker_config import BrokerConfig
 from epochmq_broker.config.clock import now_ms
 from epochmq_broker.config.refusals import SendRefusal
+from epochmq_broker.requests.processors.held_queues import QueueHeldError, when_released
 from epochmq_broker.requests.processors.priorities import queue_by_priority
 from epochmq_broker.requests.processors.processor_context import ProcessorContext
 from epochmq_broker.requests.processors.send_checks import (
@@ -28,6 +31,7 @@ from epochmq_broker.services.transactions.half_messages import is_transactional,
 from epochmq_broker.services.transactions.transaction_metrics import TransactionMetrics
 from epochmq_broker.tables.attributes import is_batch_cq, is_compacted
 from epochmq_broker.tables.static_topics.queue_items import QueueContext, logical_offset_within
+from epochmq_broker.writing.batches import LargeBatch
 from epochmq_broker.writing.inner_message import InnerMessage, PutResult
 from epochmq_protocol import message as records
 from epochmq_protocol.codes import RequestCode, ResponseCode
@@ -60,6 +64,7 @@ from epochmq_protocol.topics import (
     is_retry_topic,
 )
 from epochmq_protocol.transport.connection import OVERLOAD_REMARK, RemotingConnection, RequestHandler
+from epochmq_protocol.transport.turns import Turns, in_ordered_turns
 from epochmq_store.statuses import PutStatus
 
 V3_4_9 = 121
@@ -152,6 +157,50 @@ def response_ext(config: BrokerConfig) -> dict[str, str]:
     }
 
 
+class _LargeSend(NamedTuple):
+    """The send of a large batch, with what its response needs."""
+
+    connection: RemotingConnection
+    command: Command
+    message: InnerMessage
+    queue_id: int
+    logical: QueueContext | None
+    kind: str
+
+
+class PartsSafety:
+    """Combines the results of a batch's parts, each of which waits for the disk and for replicas, into one:
+    PUT_OK if all are, else the first one that says that a part may not be in the log, else the first one."""
+
+    def __init__(self) -> None:
+        self.parts = 0
+        self._open = 0
+        self._status = PutStatus.PUT_OK
+        self._done: Callable[[PutStatus], None] | None = None
+
+    def begin_part(self) -> Callable[[PutStatus], None]:
+        """The function to call with the result of one more part."""
+        self.parts += 1
+        self._open += 1
+        return self._end_part
+
+    def when_safe(self, done: Callable[[PutStatus], None]) -> None:
+        """Calls `done` once with the result of all parts. No part may follow."""
+        self._done = done
+        self._finish()
+
+    def _end_part(self, status: PutStatus) -> None:
+        self._open -= 1
+        if self._status is PutStatus.PUT_OK or (self._status in STORED_CODES and status not in STORED_CODES):
+            self._status = status
+        self._finish()
+
+    def _finish(self) -> None:
+        if self._done is not None and not self._open:
+            done, self._done = self._done, None
+            done(self._status)
+
+
 class SendProcessor:
     """Stores messages of producers, and responds when they are as safe as the producer demands."""
 
@@ -182,8 +231,19 @@ class SendProcessor:
             RequestCode.SEND_BATCH_MESSAGE: self.send,
         }
 
-    def send(self, connection: RemotingConnection, command: Command) -> Command | None:
+    def send(
+        self, connection: RemotingConnection, command: Command
+    ) -> Command | Awaitable[Command | None] | None:
         """Stores one message, or one batch of messages."""
+        try:
+            return self._send(connection, command)
+        except QueueHeldError as held:
+            return when_released(self._send, connection, command, held)
+
+    def _send(
+        self, connection: RemotingConnection, command: Command
+    ) -> Command | Awaitable[Command | None] | None:
+        """`send`, if the queue is free. Raises QueueHeldError."""
         reject_send_on_slave(self._live.standing)
         header = send_header(command)
         logical = self._translate(header) if self._static.table else None
@@ -206,12 +266,18 @@ class SendProcessor:
                     make_inner_batch(message)
                     stored = self._writer.put(message)
                 else:
-                    stored = self._writer.put_batch(message)
+                    batch = self._writer.put_batch(message)
+                    if isinstance(batch, LargeBatch):
+                        sent = _LargeSend(connection, command, message, queue_id, logical, kind)
+                        return in_ordered_turns(self._send_large(sent, batch, Turns()), connection)
+                    stored = batch
             else:
                 self._divert_retry(command, header, message)
                 self._check_message(topic, message)
                 stored = self._put(message)
             if stored.status not in STORED_CODES:
+                if stored.status is PutStatus.OS_PAGE_CACHE_BUSY:
+                    QueueHeldError.check(self._writer.holds, stored)
                 self._stats.put_failures += 1
                 raise put_rejection(stored.status, self._live.current, self._live.standing.refusal())
         except RequestError as error:
@@ -219,7 +285,44 @@ class SendProcessor:
         if kind != NORMAL:
             self._stats.count_type(stored.topic, kind, stored.count, stored.size)
         self._stats.put_traffic(stored.topic, stored.queue_id).receive(stored.count, stored.size)
-        return self._response(connection, command, message, stored, queue_id, logical)
+        ids = [records.message_id(self._store_host, offset) for offset in stored.physical_offsets]
+        success = self._success(command, message, stored, ids, queue_id, logical)
+        if not self._writer.must_wait(message.properties):
+            return success
+        if command.is_oneway:
+            return None
+        connection.defer(command.opaque, command.code)
+        self._writer.when_safe(stored.end, partial(self._respond, connection, command, success))
+        return None
+
+    async def _send_large(self, sent: _LargeSend, batch: LargeBatch, turns: Turns) -> Command | None:
+        """Stores a large batch in parts. The response follows once each part is as safe as it must be."""
+        writer, command = self._writer, sent.command
+        ids: list[str] = []
+        safety = PartsSafety()
+
+        def on_part(offsets: Sequence[int], end: int) -> None:
+            ids.extend(records.message_id(self._store_host, offset) for offset in offsets)
+            if writer.must_wait(sent.message.properties) and not command.is_oneway:
+                writer.when_safe(end, safety.begin_part())
+
+        try:
+            stored = await batch.put(turns, on_part)
+            if stored.status not in STORED_CODES:
+                self._stats.put_failures += 1
+                raise put_rejection(stored.status, self._live.current, self._live.standing.refusal())
+        except RequestError as error:
+            return response(command, error.code, error.remark, ext=self._ext())
+        await turns.end()
+        if sent.kind != NORMAL:
+            self._stats.count_type(stored.topic, sent.kind, stored.count, stored.size)
+        self._stats.put_traffic(stored.topic, stored.queue_id).receive(stored.count, stored.size)
+        success = self._success(command, sent.message, stored, ids, sent.queue_id, sent.logical)
+        if safety.parts and not command.is_oneway:
+            sent.connection.defer(command.opaque, command.code)
+            safety.when_safe(partial(self._respond, sent.connection, command, success))
+            return None
+        return success
 
     def _translate(self, header: SendHeader) -> QueueContext | None:
         """Replaces the logical queue of a static topic by the physical one, and returns its mapping. None for
@@ -317,21 +420,20 @@ class SendProcessor:
                 f"the broker[{self._live.current.broker_ip1}] sending transaction message is forbidden",
             )
 
-    def _response(
+    def _success(
         self,
-        connection: RemotingConnection,
         command: Command,
         message: InnerMessage,
         stored: PutResult,
+        ids: Sequence[str],
         queue_id: int,
         logical: QueueContext | None,
-    ) -> Command | None:
-        """The response, or None if it follows once the message is safe."""
+    ) -> Command:
+        """The response to a send whose messages are stored, with these ids."""
         queue_offset = stored.queue_offset
         if logical is not None:
             queue_id, queue_offset = logical.queue_id, logical_offset_within(logical.items[-1], queue_offset)
-        ids = [records.message_id(self._store_host, offset) for offset in stored.physical_offsets]
-        success = response(
+        return response(
             command,
             STORED_CODES[stored.status],
             header=SendMessageResponseHeader(
@@ -344,22 +446,17 @@ class SendProcessor:
             ),
             ext=self._ext(),
         )
-        if not self._writer.must_wait(message.properties):
-            return success
-        if command.is_oneway:
-            return None
-        connection.defer(command.opaque, command.code)
 
-        def respond(status: PutStatus) -> None:
-            if status in STORED_CODES:
-                success.code = STORED_CODES[status]
-                connection.respond(success)
-                return
-            error = put_rejection(status, self._live.current, self._live.standing.refusal())
-            connection.respond(response(command, error.code, error.remark, ext=self._ext()))
-
-        self._writer.when_safe(stored.end, respond)
-        return None
+    def _respond(
+        self, connection: RemotingConnection, command: Command, success: Command, status: PutStatus
+    ) -> None:
+        """Responds to a deferred send."""
+        if status in STORED_CODES:
+            success.code = STORED_CODES[status]
+            connection.respond(success)
+            return
+        error = put_rejection(status, self._live.current, self._live.standing.refusal())
+        connection.respond(response(command, error.code, error.remark, ext=self._ext()))
 
     def _recall_handle(self, message: InnerMessage) -> str | None:
         """The handle by which the producer can recall a timer message (attachRecallHandle)."""
