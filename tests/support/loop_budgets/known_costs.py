@@ -10,7 +10,6 @@ from epochmq_protocol.dledger import DLedgerRequestCode
 COPIES: Final = "the bytes are copied several times; into the log, the system adds a page for each 4 KiB"
 SETTINGS: Final = "the changed settings are checked and put in force at once"
 JOINS: Final = "the response, of many megabytes, is joined at once"
-SQL: Final = "the expression is compiled at once; needs enablePropertyFilter"
 STEPS: Final = "each of its turns also writes the whole tables of topics or groups"
 REGISTERS: Final = "the topics enter the routes at once; members only, with a secret"
 PUSHES: Final = "all entries of a push are decoded at once; members only, with a secret"
@@ -30,7 +29,6 @@ KNOWN: Final[dict[str, dict[int, str]]] = {
         Code.HEART_BEAT: STEPS,
         Code.UPDATE_AND_CREATE_TOPIC_LIST: STEPS,
         Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: STEPS,
-        Code.PULL_MESSAGE: SQL,
         Code.DELETE_TOPIC_IN_BROKER: STEPS,
         Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: "the clients' reports are encoded at once",
         Code.UPDATE_AND_CREATE_STATIC_TOPIC: "the mapping is decoded and written at once",

@@ -16,7 +16,9 @@ from epochmq_broker.requests.processors.first_message_in_memory import is_first_
 from epochmq_broker.requests.processors.processor_context import ProcessorContext
 from epochmq_broker.tables.clients import Channel, Client
 from epochmq_broker.tables.filters.consumer_filters import SQL92
-from epochmq_broker.tables.filters.sql import compile_sql
+from epochmq_broker.tables.filters.sql import EXPRESSION_MAX, compile_sql, parse_sql
+from epochmq_broker.tables.filters.sql import keep as keep_compiled
+from epochmq_broker.tables.filters.sql_compiler import AT_ONCE_CHARS
 from epochmq_broker.tables.filters.sql_lexer import SqlSyntaxError
 from epochmq_broker.tables.subscriptions import is_tag_type
 from epochmq_broker.tables.topics import SYS_FLAG_UNIT_SUB
@@ -55,9 +57,6 @@ ORDERED_MAX: Final = 100
 """A longer list of queues is not put into order, which takes long; no client needs it."""
 NOTIFIED_AT_ONCE: Final = 50
 """Members of a group that are notified in one turn of the event loop, in some 0.4 ms."""
-EXPRESSION_CHARS: Final = 512
-"""A longer SQL92 expression is compiled by a worker thread."""
-
 T = TypeVar("T")
 L = TypeVar("L", bound=LockBatchRequestBody)
 
@@ -202,13 +201,15 @@ class ClientProcessor:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"expressionType {kind!r:.100}: expected TAG or SQL92"
             )
-        if len(subscription.sub_string) > EXPRESSION_CHARS:
+        if len(subscription.sub_string) > AT_ONCE_CHARS:
             return self._check_long_expression(command, subscription.sub_string)
         _check_expression(subscription.sub_string)
         return response(command, ResponseCode.SUCCESS)
 
     async def _check_long_expression(self, command: Command, expression: str) -> Command:
-        await asyncio.to_thread(_check_expression, expression)
+        if len(expression) <= EXPRESSION_MAX:
+            keep_compiled(expression, await asyncio.to_thread(parse_sql, expression))
+        _check_expression(expression)
         return response(command, ResponseCode.SUCCESS)
 
     def notify_group_change(self, group: str, channels: list[Channel]) -> None:
@@ -340,7 +341,7 @@ class ClientProcessor:
 
 
 def _check_expression(expression: str) -> None:
-    """RequestError SUBSCRIPTION_PARSE_FAILED: it is no SQL92 expression."""
+    """RequestError SUBSCRIPTION_PARSE_FAILED: it is no SQL92 expression. On the event loop only."""
     try:
         compile_sql(expression)
     except SqlSyntaxError as error:

@@ -38,6 +38,7 @@ from epochmq_broker.services.compaction.compacted_queue import CompactedQueue
 from epochmq_broker.services.compaction.compaction_service import CompactionService
 from epochmq_broker.services.long_polling import HeldPull, PullHoldService
 from epochmq_broker.tables.filters.message_filter import MessageFilter
+from epochmq_broker.tables.filters.sql_compiler import NotCompiledError, SqlCompiler
 from epochmq_broker.tables.static_topics.queue_items import PullOutcome
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import FastPathMiss, RequestError
@@ -60,7 +61,7 @@ from epochmq_protocol.headers_client import PullMessageRequestHeader, PullMessag
 from epochmq_protocol.memory_limit import memory_bytes
 from epochmq_protocol.subscription_groups import SubscriptionGroupConfig
 from epochmq_protocol.topics import PERM_READ, TopicConfig
-from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
+from epochmq_protocol.transport.connection import OVERLOAD_REMARK, RemotingConnection, RequestHandler
 from epochmq_store.files.page_residency import NotResidentError
 from epochmq_store.statuses import GetResult, GetStatus
 
@@ -122,6 +123,7 @@ class PullProcessor:
         self._filter = PullFilters(
             context.live, context.tables.groups, context.tables.clients, context.tables.filters
         ).filter_of
+        self._compiler = SqlCompiler()
         self._fast_pull = FastPull(
             context,
             cold_control=cold_control,
@@ -206,11 +208,13 @@ class PullProcessor:
     def _rerun(self, pull: HeldPull) -> None:
         self._rerun_unheld(pull.connection, pull.request)
 
-    def _rerun_unheld(self, connection: RemotingConnection, request: FastPullRequest) -> None:
+    def _rerun_unheld(
+        self, connection: RemotingConnection, request: FastPullRequest, *, held: bool = True
+    ) -> None:
         try:
-            frame = self._respond(connection, request, held=True)
+            frame = self._respond(connection, request, held=held)
         except Exception:  # its client must get a response
-            log.exception("a held pull failed when it ran again")
+            log.exception("a pull failed when it ran again")
             frame = encode(response(_command_of(request), ResponseCode.SYSTEM_ERROR, FAILED_REMARK))
         if frame is None:
             return  # the response follows, for example once the missing bytes are read from the disk
@@ -252,6 +256,8 @@ class PullProcessor:
                     return None
         except NotResidentError as missing:
             return self._read_first(connection, request, missing, held=held, tries=tries)
+        except NotCompiledError as missing:
+            return self._compile_first(connection, request, missing.text, held=held)
         except RemoteItemError:
             return self._forward(connection, request)
         except PullRejectedError as error:
@@ -380,6 +386,27 @@ class PullProcessor:
         try:
             connection.defer(request.opaque, request.code)
             self._cold_reads.submit(connection, missing, done)
+        except RequestError as error:
+            return encode(response(_command_of(request), error.code, error.remark))
+        return None
+
+    def _compile_first(
+        self, connection: RemotingConnection, request: FastPullRequest, text: str, *, held: bool
+    ) -> bytes | None:
+        """Compiles the pull's expression on a worker thread, then runs the pull again. Returns the response
+        if that is impossible."""
+        if request.flag & FLAG_ONEWAY:
+            return None
+
+        def done() -> None:
+            if not connection.closed:
+                self._rerun_unheld(connection, request, held=held)
+
+        try:
+            if not connection.can_defer and not held:
+                raise RequestError(ResponseCode.SYSTEM_BUSY, OVERLOAD_REMARK)
+            self._compiler.submit(text, done)
+            connection.defer(request.opaque, request.code)
         except RequestError as error:
             return encode(response(_command_of(request), error.code, error.remark))
         return None

@@ -12,7 +12,7 @@ from epochmq_broker.requests.processors.pull_rejection import (
     PullRejectedError,
 )
 from epochmq_broker.tables.clients import ClientRegistry
-from epochmq_broker.tables.filters.consumer_filters import ConsumerFilterTable
+from epochmq_broker.tables.filters.consumer_filters import SQL92, ConsumerFilterTable
 from epochmq_broker.tables.filters.message_filter import (
     MessageFilter,
     carried_filter,
@@ -20,6 +20,7 @@ from epochmq_broker.tables.filters.message_filter import (
     retry_filter,
     tag_filter,
 )
+from epochmq_broker.tables.filters.sql_compiler import require_compiled
 from epochmq_broker.tables.subscription_groups import SubscriptionGroupTable
 from epochmq_broker.tables.subscriptions import SubscriptionError, is_tag_type, parse_subscription
 from epochmq_protocol.bodies import ConsumeType, MessageModel, SubscriptionData
@@ -77,7 +78,7 @@ class PullFilters:
 
     def filter_of(self, request: PullSubscription, group: SubscriptionGroupConfig) -> MessageFilter:
         """The filter of the pull's subscription: of the one that it carries, or of the one in the group's
-        heartbeats. Raises RequestError."""
+        heartbeats. Raises RequestError and NotCompiledError."""
         carried = bool(request.sys_flag & FLAG_SUBSCRIPTION)
         if carried:
             subscription = self._carried_subscription(request)
@@ -97,7 +98,8 @@ class PullFilters:
     def _expression_filter(
         self, request: PullSubscription, subscription: SubscriptionData, *, carried: bool
     ) -> MessageFilter:
-        """The filter of a subscription by an expression. Raises RequestError."""
+        """The filter of a subscription by an expression. Raises RequestError; NotCompiledError, with nothing
+        changed, for a long expression that has to be compiled first."""
         registered = None
         if not carried:
             registered = self._registered.get(request.topic, request.consumer_group)
@@ -118,7 +120,11 @@ class PullFilters:
             )
         if config.filter_support_retry and subscription.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
             return retry_filter(self._registered, subscription)
-        return carried_filter(subscription) if registered is None else registered_filter(registered)
+        if registered is not None:
+            return registered_filter(registered)
+        if subscription.expression_type == SQL92:
+            require_compiled(subscription.sub_string)
+        return carried_filter(subscription)
 
     def _carried_subscription(self, request: PullSubscription) -> SubscriptionData:
         """Returns the subscription that a pull carries; equal texts give the same object for a minute."""

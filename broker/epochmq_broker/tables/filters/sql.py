@@ -23,7 +23,7 @@ from epochmq_broker.tables.filters.sql_lexer import (
 )
 
 EXPRESSION_MAX: Final = 32_768
-"""Characters of an expression. It is compiled on the event loop."""
+"""Characters of an expression."""
 CACHED_MAX: Final = 1000
 """Compiled expressions that are kept."""
 _ORDERED: Final = frozenset(("<", "<=", ">", ">="))
@@ -64,6 +64,10 @@ class SqlExpression:
         except EvaluationError:
             return False
 
+    def prepare(self) -> None:
+        """Makes the function of the expression now."""
+        self._decide = self.function or self._by_nodes
+
     @property
     def function(self) -> Decide | None:
         """The function that is made of the expression; None if it is too large."""
@@ -86,19 +90,42 @@ def compile_sql(text: str) -> SqlExpression:
         raise SqlSyntaxError(f"the expression has {len(text)} characters, more than {EXPRESSION_MAX}")
     known = _compiled.get(text)
     if known is None:
-        try:
-            parser = _Parser(text)
-            known = SqlExpression(text, parser.parse(), parser.names)
-        except SqlSyntaxError as error:
-            known = str(error)
-        _compiled[text] = known
-        if len(_compiled) > CACHED_MAX:
-            _compiled.popitem(last=False)
+        known = _parsed(text)
+        keep(text, known)
     else:
         _compiled.move_to_end(text)
     if isinstance(known, str):
         raise SqlSyntaxError(known)
     return known
+
+
+def _parsed(text: str) -> SqlExpression | str:
+    try:
+        parser = _Parser(text)
+        return SqlExpression(text, parser.parse(), parser.names)
+    except SqlSyntaxError as error:
+        return str(error)
+
+
+def parse_sql(text: str) -> SqlExpression | str:
+    """Compiles an expression together with its function. Returns why, if it does not compile. It uses nothing
+    that others use, and may run on any thread."""
+    found = _parsed(text)
+    if not isinstance(found, str):
+        found.prepare()
+    return found
+
+
+def is_known(text: str) -> bool:
+    """Whether an expression is among the latest."""
+    return text in _compiled
+
+
+def keep(text: str, found: SqlExpression | str) -> None:
+    """Keeps what `parse_sql` has returned as one of the latest."""
+    _compiled[text] = found
+    if len(_compiled) > CACHED_MAX:
+        _compiled.popitem(last=False)
 
 
 class _Parser:

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from epochmq_broker.requests.processors import pull_filters
+from epochmq_broker.tables.filters import sql_compiler
 from epochmq_broker.tables.filters.message_filter import MessageFilter
 from epochmq_protocol import message as records
 from epochmq_protocol.bodies import CheckClientRequestBody, SubscriptionData, to_json
@@ -263,3 +264,51 @@ class TestBitMaps:
         shown = json.loads(body["queueData"][1]["extendDataJson"])
         assert list(shown) == ["filterBitMap", "msgStoreTime", "size", "tagsCode"]
         assert shown["size"] == 34
+
+
+def long_expression(first: int, terms: int = 200) -> str:
+    """An expression that is compiled on a worker thread. It selects `terms` numbers."""
+    return " OR ".join(f"a = {number}" for number in range(first, first + terms))
+
+
+async def test_a_pull_waits_until_a_thread_has_compiled_its_long_expression(bench: Bench) -> None:
+    peer, other = bench.peer(), bench.peer(ordinary=True)
+    fill(peer, 1, 5_000_001)
+    text = long_expression(5_000_000)
+    opaques = [(one, one.send(sql(text))) for one in (peer, other, peer)]
+    assert peer.connection.in_flight == 2
+    assert peer.call(send_command(TOPIC, b"meanwhile")).code == 0
+    for one, opaque in opaques:
+        answer = await one.answer(opaque)
+        assert bodies(records.decode_records(answer.body)) == [b"5000001"]
+    assert peer.connection.in_flight == 0
+    assert bodies(records.decode_records(peer.call(sql(text)).body)) == [b"5000001"]
+
+
+async def test_a_pull_with_a_compiled_expression_still_waits_for_messages(bench: Bench) -> None:
+    peer = bench.peer()
+    fill(peer, 1)
+    fields = {"sys_flag": SUBSCRIPTION | SUSPEND, "suspend_timeout_millis": 60_000}
+    opaque = peer.send(sql(long_expression(6_000_000), 1, **fields))
+    other = peer.send(sql(long_expression(6_000_000)))
+    assert (await peer.answer(other)).code == ResponseCode.PULL_RETRY_IMMEDIATELY
+    fill(bench.peer(), 6_000_007)
+    assert bodies(records.decode_records((await peer.answer(opaque)).body)) == [b"6000007"]
+
+
+async def test_a_long_expression_that_does_not_compile_selects_every_message(bench: Bench) -> None:
+    peer = bench.peer()
+    fill(peer, 1, 2)
+    answer = await peer.answer(peer.send(sql(long_expression(7_000_000) + " OR")))
+    assert bodies(records.decode_records(answer.body)) == [b"1", b"2"]
+
+
+async def test_the_pulls_that_wait_for_the_compiler_are_bounded(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql_compiler, "WAITING_MAX", 1)
+    peer = bench.peer()
+    fill(peer, 8_000_000)
+    first = peer.send(sql(long_expression(8_000_000)))
+    assert peer.call(sql(long_expression(8_000_001))).code == ResponseCode.SYSTEM_BUSY
+    assert bodies(records.decode_records((await peer.answer(first)).body)) == [b"8000000"]
