@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
 from enum import Enum
 from functools import cache
@@ -111,8 +111,8 @@ def _read(
     return wanted, [_warning(key, keys if len(unknown) <= SUGGESTIONS_MAX else ()) for key in unknown]
 
 
-def _warning(key: str, keys: Iterable[str]) -> str:
-    near = get_close_matches(key, keys, n=1, cutoff=0.8)
+def _warning(key: str, keys: Collection[str]) -> str:
+    near = get_close_matches(key, keys, n=1, cutoff=0.8) if keys else []
     return f"{key}: unknown key, ignored" + (f" (did you mean {near[0]}?)" if near else "")
 
 

@@ -95,6 +95,16 @@ def test_an_unknown_key_gives_a_warning_with_a_guess() -> None:
     ]
 
 
+def test_no_guess_is_looked_for_among_many_unknown_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes long, and an event loop waits."""
+    looked_up: list[str] = []
+    monkeypatch.setattr(typed_config, "get_close_matches", lambda key, *_, **__: looked_up.append(key) or [])
+    count = typed_config.SUGGESTIONS_MAX + 1
+    _, warnings = typed_config.load(Example, {f"listenPort{n}": "1" for n in range(count)})
+    assert warnings == [f"listenPort{n}: unknown key, ignored" for n in range(count)]
+    assert looked_up == []
+
+
 def test_aliases_are_other_spellings_of_a_key_and_errors_name_the_given_one() -> None:
     loaded, _ = typed_config.load(Example, {"port": "7"}, {"port": "listenPort"})
     assert loaded.listen_port == 7
