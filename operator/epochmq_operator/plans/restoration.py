@@ -56,7 +56,8 @@ from epochmq_operator.plans.objects import (
 )
 from epochmq_operator.plans.observed_state import ObservedQuorum, ObservedState, observed_pod
 from epochmq_operator.plans.plan_steps import PlanStep, StepKind
-from epochmq_operator.resources import API_GROUP, BrokerGroup, Retention
+from epochmq_operator.plans.volumes import with_ownership, wrongly_owned
+from epochmq_operator.resources import API_GROUP, BrokerGroup
 
 RESTORE = "restore"
 """The field of a group's status about its restore; absent for a group that was created without one."""
@@ -255,23 +256,18 @@ def _obstacle(restore: _Restore, kept: list[str]) -> str:
 
 
 def _volumes(restore: _Restore, claims: Mapping[int, Manifest | None]) -> PlanStep | None:
-    """The step while the claims are not all there; None when they are."""
+    """The step while the claims are not all there, or not owned as `volumes` says; None when they are."""
     effects: list[Effect] = []
     for ordinal, claim in claims.items():
         if claim is None:
-            made = volume_claim(restore.stateful_set, ordinal, restore.order)
-            effects.append(Create(_owned(made, restore)))
+            effects.append(Create(volume_claim(restore.stateful_set, ordinal, restore.order)))
         elif annotation(claim, ORDER_ANNOTATION) != restore.order:
             effects.append(_annotated(claim, ORDER_ANNOTATION, restore.order))
+    if not effects:
+        retention = restore.group.spec.storage.retention
+        wrong = wrongly_owned([one for one in claims.values() if one], restore.owner, retention)
+        effects += [with_ownership(one, restore.owner, retention) for one in wrong]
     return _made("RestoringBackup", "creates the volumes", effects) if effects else None
-
-
-def _owned(claim: dict[str, Any], restore: _Restore) -> dict[str, Any]:
-    """The claim, which the group owns if its volumes are to be deleted with it (see `volumes`)."""
-    if restore.group.spec.storage.retention is not Retention.DELETE:
-        return claim
-    reference = {**restore.owner.reference(), "controller": False, "blockOwnerDeletion": False}
-    return {**claim, "metadata": {**claim["metadata"], "ownerReferences": [reference]}}
 
 
 def _chosen(restore: _Restore) -> PlanStep:

@@ -79,7 +79,7 @@ def ownership_step(
     """The step that is done when the group owns its claims if and only if they are to be deleted with it."""
     claims = [one.manifest for manifest in stateful_sets for one in _claims(observed, manifest)]
     owned = retention is Retention.DELETE
-    wrong = [one for one in claims if _is_owned(one, owner) != owned]
+    wrong = wrongly_owned(claims, owner, retention)
     names = ", ".join(str(metadata(one).get("name")) for one in wrong[:LISTED_CLAIMS_MAX])
     more = f" and {len(wrong) - LISTED_CLAIMS_MAX} more" if len(wrong) > LISTED_CLAIMS_MAX else ""
     what = "will be deleted with the group" if owned else "will stay when the group is deleted"
@@ -88,9 +88,19 @@ def ownership_step(
         not wrong,
         "OwningVolumes" if owned else "RetainingVolumes",
         f"records that volumes {what}: {names}{more}",
-        effects=tuple(Apply(_applied(one, _request(one), owner if owned else None)) for one in wrong),
+        effects=tuple(with_ownership(one, owner, retention) for one in wrong),
         occurrence=digest([str(metadata(one).get("uid")) for one in wrong]),
     )
+
+
+def wrongly_owned(claims: Iterable[Manifest], owner: Owner, retention: Retention) -> list[Manifest]:
+    """The claims that the group does not own although they are to be deleted with it, or the reverse."""
+    return [one for one in claims if _is_owned(one, owner) != (retention is Retention.DELETE)]
+
+
+def with_ownership(claim: Manifest, owner: Owner, retention: Retention) -> Apply:
+    """Makes the group the owner of the claim exactly if it is to be deleted with it."""
+    return Apply(_applied(claim, _request(claim), owner if retention is Retention.DELETE else None))
 
 
 def _is_owned(claim: Manifest, owner: Owner) -> bool:

@@ -41,6 +41,8 @@ class RestoringApi(FakeApi):
     evicted: set[str] = field(default_factory=set)
     volumes: dict[str, str] = field(default_factory=dict)
     known: bool = False
+    written: list[Any] = field(default_factory=list)
+    """The volume claims that were created and applied, in order."""
 
     def group(self, **spec: Any) -> None:
         """Applies the group."""
@@ -63,6 +65,8 @@ class RestoringApi(FakeApi):
 
     def act(self, effect: Effect, resource: Ref) -> None:
         """Carries out one effect as the driver does."""
+        if isinstance(effect, Create | Apply) and effect.manifest["kind"] == "PersistentVolumeClaim":
+            self.written.append(effect.manifest)
         match effect:
             case Create():
                 ref = ref_of(effect.manifest)

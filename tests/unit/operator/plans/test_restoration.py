@@ -98,6 +98,19 @@ def test_the_claims_are_those_that_a_stateful_set_makes() -> None:
     assert (owner["uid"], owner["controller"]) == (api.uid(ORDERS), False)
 
 
+def test_the_owner_of_a_restored_volume_is_one_that_server_side_apply_can_take_back() -> None:
+    api = RestoringApi()
+    api.group(storage={"retention": "Delete"})
+    api.settle()
+    created, *applied = (one for one in api.written if one["metadata"]["name"] == claim(0).name)
+    assert "ownerReferences" not in created["metadata"]
+    assert [one["metadata"]["ownerReferences"][0]["uid"] for one in applied] == [api.uid(ORDERS)]
+    assert set(applied[0]["spec"]) == {"resources"}
+    api.group(storage={"retention": "Retain"})
+    api.settle()
+    assert not api.objects[claim(0)]["metadata"].get("ownerReferences")
+
+
 @pytest.mark.long
 def test_an_operator_that_is_killed_after_any_effect_is_followed_by_one_that_continues() -> None:
     whole = RestoringApi()
