@@ -119,7 +119,7 @@ class ClusterPages:
     async def dead_letter_group(self, name: str) -> Response:
         """The newest dead letters of a consumer group."""
         found = await self._facts.dead_letters_of(name, DEAD_LETTERS_SHOWN)
-        view = messages_view(found)
+        view = messages_view(found, with_ids=True)
         view = ViewTable("Messages", view.headings, view.rows, "The group has no dead letters.")
         ids = [one.msg_id for one in found]
         return self._show("dead_letter_group.html", name=name, table_view=view, ids=ids)

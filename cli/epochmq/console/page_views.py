@@ -202,9 +202,9 @@ def view_of_terminal(table: Table, title: str) -> ViewTable:
     return ViewTable(title, headings, rows)
 
 
-def messages_view(found: Sequence[ReceivedMessage]) -> ViewTable:
-    """Found messages, each with a link to its own page."""
-    (table,) = messages_result(found).tables
+def messages_view(found: Sequence[ReceivedMessage], *, with_ids: bool = False) -> ViewTable:
+    """Found messages, each with a link to its own page; with their ids where a form names them by id."""
+    (table,) = messages_result(found, with_ids=with_ids).tables
     columns = [column for column in table.columns if not column.is_wide]
     at = [column.field for column in columns].index("queueOffset")
     view = view_of(OutputTable(columns, table.rows), title="", empty="The topic has no such message.")

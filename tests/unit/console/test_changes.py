@@ -11,7 +11,7 @@ from epochmq.console.web_app import make_console
 from epochmq.exits import UsageError
 from epochmq.verbs.offset_reset import ResetPoint
 from epochmq.verbs.topic import TopicChange
-from tests.unit.console.fake_facts import ODD, FakeFacts
+from tests.unit.console.fake_facts import ODD, FakeFacts, received
 from tests.unit.console.test_pages import HERE, Browser, Markup
 
 TOKEN = "a-long-admin-token"
@@ -57,6 +57,12 @@ def test_a_reset_is_shown_before_it_is_made(client: Browser, facts: FakeFacts) -
     ((name, topic, point),) = facts.changed
     assert (name, topic, point) == (ODD, ODD, ResetPoint(time_ms=int(confirmed["value"])))
     assert "continues at the new offsets" in client.get(done.headers["location"], headers=ADMIN).text
+
+
+def test_a_dead_letter_is_shown_with_the_id_that_the_form_offers(client: Browser, facts: FakeFacts) -> None:
+    facts.found = [received(b"dead", {"UNIQ_KEY": "7F00<1>"})]
+    markup = Markup(client.get("/dead-letter-group", params={"name": ODD}, headers=ADMIN).text)
+    assert markup.texts.count("7F00<1>") == 2, "in the form, and in the row of the message"
 
 
 @pytest.mark.parametrize("to", ["group", "topic"])
