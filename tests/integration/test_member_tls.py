@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from epochmq_protocol.ha_frames import ReplicaHandshake, encode_replica_handshake
 from tests.support.certificates import Authority
 from tests.support.group_processes import Factory, Member, our_broker, our_controller, our_nameserver
 from tests.support.group_traffic import check_equal, deliver_to, read_queue, wait_confirmed
@@ -38,7 +39,7 @@ class MutualTlsGroup(ReplicaGroup):
             [our_controller] * 3,
             [our_broker] * 3,
             controller=tls,
-            broker={**tls, **SAFE},
+            broker={**tls, **SAFE, "haTlsMode": "enforcing"},
             nameserver=_with(tls, our_nameserver),
             octet=88,
         )
@@ -117,6 +118,19 @@ def is_served(address: str, context: ssl.SSLContext | None) -> bool:
         return False
 
 
+def is_read(master: Member, context: ssl.SSLContext | None) -> bool:
+    """Whether the master answers the handshake of a replica over a connection of this kind."""
+    host, port = split_address(master.address)
+    try:
+        with socket.create_connection((host, port + 1), timeout=30) as plain:
+            connection = plain if context is None else context.wrap_socket(plain)
+            with connection:
+                connection.sendall(encode_replica_handshake(ReplicaHandshake(99)))
+                return bool(connection.recv(1))
+    except OSError:
+        return False
+
+
 def wait_served(group: MutualTlsGroup, context: ssl.SSLContext, what: str, *, expected: bool = True) -> None:
     """Waits until every member serves this client, or none does."""
     for member in group.members:
@@ -147,6 +161,10 @@ def test_strangers_are_served_by_no_member_and_change_nothing(group: MutualTlsGr
         assert is_served(member.address, group.context(group.authority))
         assert not is_served(member.address, None), member.name
         assert not is_served(member.address, foreign), member.name
+    master = group.wait_master()
+    for context in (None, foreign):
+        assert not is_read(master, context)
+    assert is_read(master, group.context(group.authority))
     assert (group.epoch(), group.in_sync()) == (epoch, in_sync)
     deliver_to(group, b"after strangers")
 

@@ -451,6 +451,7 @@ def test_settings_that_both_have_are_shown_with_the_same_values(
         "storePathEpochFile",
         "storePathBrokerIdentity",
         "haMasterAddress",
+        "haTlsMode",
         "joinDLedgerGroup",
         "frameTimeoutMillis",
         "maxConnectionsPerAddress",

@@ -134,6 +134,9 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
     tls_client_key_path: str = ""
     tls_client_trust_cert_path: str = ""
     tls_client_auth_server: bool = False
+    ha_tls_mode: Literal["disabled", "permissive", "enforcing"] = (
+        "disabled"  # EpochMQ's own: TLS at the HA port
+    )
     tls_config_file: str = ""  # RocketMQ's tls.properties, whose keys win over those of broker.conf
     # EpochMQ's own: the listener for clients outside the network of the brokers. Nameservers give its address
     # to clients that ask at the nameserver's own external port.
@@ -792,7 +795,20 @@ def _check(config: BrokerConfig) -> None:
     if config.tls_client_auth_server and config.use_tls and not config.tls_client_trust_cert_path:
         expected = "a file, since tls.client.authServer is true"
         raise ConfigError("tlsClientTrustCertPath", "", expected)
+    _check_ha_tls(config)
     _check_external_listener(config)
+
+
+def _check_ha_tls(config: BrokerConfig) -> None:
+    needed = {
+        "tls.server.certPath": config.tls_server_cert_path,
+        "tls.client.certPath": config.tls_client_cert_path,
+        "tls.client.trustCertPath": config.tls_client_trust_cert_path,
+    }
+    missing = [key for key, value in needed.items() if not value]
+    if config.ha_tls_mode != "disabled" and missing:
+        expected = f"disabled, or {' and '.join(missing)} set, since both sides verify certificates"
+        raise ConfigError("haTlsMode", config.ha_tls_mode, expected)
 
 
 def _check_external_listener(config: BrokerConfig) -> None:

@@ -37,6 +37,7 @@ from epochmq_broker.replication.ha.log_end import DISPATCH_BATCH_RECORDS, find_r
 from epochmq_broker.replication.ha.master_checksums import MasterChecksumClient
 from epochmq_broker.replication.ha.missing_start import check_missing_start
 from epochmq_broker.replication.ha.settings import HASettings
+from epochmq_broker.replication.ha.tls import HandshakeError, HATls, connect_sealed
 from epochmq_protocol.bodies import HAClientRuntimeInfo
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.ha_frames import HAConnectionState, MasterHandshake, ReplicaHandshake
@@ -50,6 +51,7 @@ from epochmq_store.statuses import PutStatus, RunningFlags
 log = logging.getLogger(__name__)
 
 CONNECT_S: Final = 3.0
+TLS_HANDSHAKE_S: Final = 2.5  # less than CONNECT_S: a master without TLS may not answer
 HANDSHAKE_S: Final = 5.0
 RECONNECT_MIN_S: Final = 0.1
 RECONNECT_MAX_S: Final = 3.0
@@ -96,6 +98,7 @@ class HAClient:
         on_diverged: Callable[[], None],
         on_damaged: Callable[[int], None],
         members: MemberAuthentication | None = None,
+        tls: HATls | None = None,
     ) -> None:
         """`epochs` is None without a controller; everything received then counts as confirmed. Up to offset
         `verified` the log is known to be equal to the master's. `checksums` are those of this log,
@@ -106,8 +109,11 @@ class HAClient:
         `on_confirm` is called with each new confirmed offset, `on_dispatch` after confirmed records were
         dispatched, `on_diverged` when the log differs from the master's below the confirmed offset,
         `on_damaged` with the offset of a damaged record of this log below the confirmed offset. `members`:
-        None where nobody proves a membership."""
+        None where nobody proves a membership. `tls`: None for plain connections."""
         self._members = members
+        self._tls = tls
+        self._without_tls: str | None = None
+        """The master without TLS, if this replica may follow one."""
         self._without_proof: str | None = None
         """The master without a proof, if this replica may follow one."""
         self.phase = HAClientPhase.WAITING
@@ -263,14 +269,10 @@ class HAClient:
             on_bytes=self._bytes_received,
             on_confirm=self._confirm_offset_received,
             proof=self._proof_for(address),
+            is_sealed=(tls := self._tls_for(address)) is not None,
         )
         async with asyncio.timeout(CONNECT_S):
-            await self._loop.create_connection(
-                lambda: stream,
-                host.strip("[]"),
-                int(port),
-                local_addr=self._settings.source_address,
-            )
+            await self._connect(stream, address, host.strip("[]"), int(port), tls)
         self._stream = stream
         try:
             if self._members is not None and not self._members.required and stream.proof is not None:
@@ -297,6 +299,31 @@ class HAClient:
             self._stream = None
             if stream.following:
                 self.verified = self._store.max_phy_offset
+
+    async def _connect(
+        self, stream: HAClientConnection, address: str, host: str, port: int, tls: HATls | None
+    ) -> None:
+        """Connects by TLS, or without it. OSError."""
+        own = self._settings.source_address
+        if tls is None:
+            await self._loop.create_connection(lambda: stream, host, port, local_addr=own)
+            return
+        try:
+            await connect_sealed(
+                stream, tls.connecting, host, port, local_addr=own, timeout_ms=TLS_HANDSHAKE_S * 1000
+            )
+        except HandshakeError:
+            self._without_tls = None if tls.is_required else address
+            raise
+
+    def _tls_for(self, address: str) -> HATls | None:
+        """The TLS of the next connection; None: it is a plain one, because nothing is set, or because this
+        master had no TLS at the last connection, and may be followed without."""
+        without, self._without_tls = self._without_tls, None
+        if self._tls is not None and without == address:
+            log.warning("haTlsMode=permissive: the HA connection with the master at %s is plain", address)
+            return None
+        return self._tls
 
     def _own_handshake(self) -> ReplicaHandshake | None:
         """The handshake by the present settings; without a controller there is none."""

@@ -58,6 +58,7 @@ class HAClientConnection(asyncio.BufferedProtocol):
         on_bytes: Callable[[], None],
         on_confirm: Callable[[int], None],
         proof: ProofAtReplica | None = None,
+        is_sealed: bool = False,
     ) -> None:
         """`epochs` and `own_handshake` are None without a controller. `now` is monotonic, in seconds.
         `reported_end` says how far the log may be acknowledged, -1: not at all any more. `check` checks
@@ -65,7 +66,7 @@ class HAClientConnection(asyncio.BufferedProtocol):
         offset at which the master has said that its log ends, and raises EpochMQError. `on_bytes` is called
         after bytes of the master were appended to the log, `on_confirm` with the master's confirmed offset,
         limited to the reported end. `proof`: by which master and replica prove their membership to each
-        other first."""
+        other first. `is_sealed`: the bytes on the network are not those of the log."""
         self._replica_log = replica_log
         self._epochs = epochs
         self._own_handshake = own_handshake
@@ -77,6 +78,7 @@ class HAClientConnection(asyncio.BufferedProtocol):
         self.proven: asyncio.Future[None] = loop.create_future()
         """Completes once RocketMQ's frames may be sent."""
         self.proof = proof
+        self._is_sealed = is_sealed
         self._on_bytes = on_bytes
         self._on_confirm = on_confirm
         self.read_at = self.wrote_at = now()
@@ -287,7 +289,8 @@ class HAClientConnection(asyncio.BufferedProtocol):
             # This log is empty and starts at the offset of the master's block.
             self._replica_log.writable_file(offset, size)
         self._block_remaining = size
-        self._is_large = size >= LARGE_BYTES and (self._splicer is None or self._splicer.is_supported)
+        may_splice = not self._is_sealed and (self._splicer is None or self._splicer.is_supported)
+        self._is_large = size >= LARGE_BYTES and may_splice
 
     def _bytes_appended(self) -> None:
         """Reports the new end of the log, which sends of the master wait for, before the records are

@@ -19,6 +19,7 @@ from epochmq_broker.replication.ha.connection import HAConnection, HAConnectionC
 from epochmq_broker.replication.ha.epoch_file import EpochFile
 from epochmq_broker.replication.ha.settings import HASettings
 from epochmq_broker.replication.ha.sync_state import SyncState
+from epochmq_broker.replication.ha.tls import HATls, TlsArrivals
 from epochmq_protocol.transport.member_authentication import MemberAuthentication
 from epochmq_store.log.commit_log import CommitLog
 from epochmq_store.log.damaged_ranges import DamagedRanges
@@ -55,10 +56,11 @@ class HAServer:
         on_members: Callable[[], None],
         on_connections: Callable[[Callable[[], None] | None], None],
         members: MemberAuthentication | None = None,
+        tls: HATls | None = None,
     ) -> None:
         """`damage`: what must not be sent. `epochs` is None without a controller. `on_connections` gets the
         function to call after each append to the log, or None while no replica is connected. `members`: None
-        where nobody proves a membership."""
+        where nobody proves a membership. `tls`: None for plain connections only."""
         self.connections: list[HAConnection] = []
         self.known_hosts: dict[str, None] = {}
         """The IP addresses from which replicas have connected, the latest at the end."""
@@ -84,6 +86,7 @@ class HAServer:
         self._on_members = on_members
         self._on_connections = on_connections
         self._serials = itertools.count(FIRST_SERIAL)
+        self._arrivals = None if tls is None else TlsArrivals(tls, self._admit)
         self._listener: socket.socket | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._scheduled = False
@@ -118,6 +121,8 @@ class HAServer:
             self._loop.remove_reader(self._listener.fileno())
             self._listener.close()
             self._listener = None
+        if self._arrivals is not None:
+            self._arrivals.stop()
         jobs = [connection.job for connection in self.connections if connection.job is not None]
         for connection in list(self.connections):
             connection.close("this broker stops being the master")
@@ -159,25 +164,33 @@ class HAServer:
             except OSError as error:
                 log.error("the master could not accept a replica's connection: %s", error)
                 return
-            waiting = [one for one in self.connections if one.is_waiting]
-            if len(waiting) >= WAITING_MAX:
-                _victim(waiting).close(f"{WAITING_MAX} connections have not reported an offset yet")
-            if len(self.connections) - len(waiting) >= CONNECTIONS_MAX:
-                log.error(
-                    "the master rejected the replica at %s: %d replicas are connected already",
-                    address[0],
-                    len(self.connections),
-                )
-                sock.close()
-                continue
             sock.setblocking(False)
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._context.members is None:
-                self._remember_host(address[0])
             remote = f"{address[0]}:{address[1]}"
-            self.connections.append(HAConnection(sock, remote, self._context, next(self._serials)))
-            self._on_connections(self.log_appended)
+            if self._arrivals is None:
+                self._admit(sock, remote)
+            else:
+                self._arrivals.take(sock, remote)
+
+    def _admit(self, sock: socket.socket, remote: str) -> None:
+        """Takes a connection of a replica at host:port `remote`, if there is a place for it."""
+        host = remote.rpartition(":")[0]
+        waiting = [one for one in self.connections if one.is_waiting]
+        if len(waiting) >= WAITING_MAX:
+            _victim(waiting).close(f"{WAITING_MAX} connections have not reported an offset yet")
+        if len(self.connections) - len(waiting) >= CONNECTIONS_MAX:
+            log.error(
+                "the master rejected the replica at %s: %d replicas are connected already",
+                host,
+                len(self.connections),
+            )
+            sock.close()
+            return
+        if self._context.members is None:
+            self._remember_host(host)
+        self.connections.append(HAConnection(sock, remote, self._context, next(self._serials)))
+        self._on_connections(self.log_appended)
 
     def _remember_host(self, host: str) -> None:
         self.known_hosts.pop(host, None)

@@ -45,6 +45,7 @@ from epochmq_broker.replication.ha.replication_waiters import ReplicationWaiters
 from epochmq_broker.replication.ha.server import HAServer
 from epochmq_broker.replication.ha.settings import HASettings
 from epochmq_broker.replication.ha.sync_state import SyncState, SyncStateSetProposal
+from epochmq_broker.replication.ha.tls import HATls
 from epochmq_broker.writing.message_writer import MessageWriter
 from epochmq_protocol.epoch_entries import EpochEntry
 from epochmq_protocol.errors import EpochMQError
@@ -78,8 +79,9 @@ class HAService:
         members: MemberAuthentication | None = None,
     ) -> None:
         """`controlled`: controllers decide the role (enableControllerMode). `members`: None where nobody
-        proves a membership."""
+        proves a membership. ConfigError: the TLS files cannot be used."""
         self._members = members
+        self.tls = HATls.of(live.current)
         self.role = HARole.IDLE
         self.controlled = controlled
         self.sync_state: SyncState | None = None
@@ -394,6 +396,7 @@ class HAService:
             on_members=self._propose,
             on_connections=self._writer.set_append_listener,
             members=self._members,
+            tls=self.tls,
         )
         master.start(config.bind_address, config.ha_listen_port)
         self.sync_state = sync
@@ -442,6 +445,7 @@ class HAService:
             on_diverged=diverged,
             on_damaged=self._report_damage,
             members=self._members,
+            tls=self.tls,
         )
         if epochs is not None and self.doubt.current != log_doubt.LogDoubt():
             client.when_caught_up(self.doubt.clear_soon)

@@ -118,6 +118,8 @@ def test_the_defaults_of_groups_with_an_acting_master_are_those_of_java() -> Non
         ({"tlsServerCertPath": "/cert.pem"}, "tlsServerKeyPath", "together"),
         ({"tls.server.mode": "enforcing"}, "tlsServerMode", "certificate"),
         ({"tls.enable": "yes"}, "useTLS", "true"),
+        ({"haTlsMode": "on"}, "haTlsMode", "permissive"),
+        ({"haTlsMode": "permissive"}, "haTlsMode", "tls.client.trustCertPath"),
         ({"tls.client.certPath": "/c.pem"}, "tls.client.keyPath", "together"),
         ({"useTLS": "true", "tls.client.authServer": "true"}, "tlsClientTrustCertPath", "authServer"),
         ({"externalListenPort": "10911"}, "externalListenPort", "neither"),
