@@ -40,7 +40,7 @@ class MutualTlsGroup(ReplicaGroup):
             [our_broker] * 3,
             controller=tls,
             broker={**tls, **SAFE, "haTlsMode": "enforcing"},
-            nameserver=_with(tls, our_nameserver),
+            nameserver=with_settings(tls, our_nameserver),
             octet=88,
         )
         self.use_certificate(self.authority)
@@ -81,7 +81,9 @@ class MutualTlsGroup(ReplicaGroup):
             use_tls_to(member.address, context)
 
 
-def _with(settings: dict[str, str], make: Factory) -> Factory:
+def with_settings(settings: dict[str, str], make: Factory) -> Factory:
+    """A process with these settings besides those of its file."""
+
     def made(config: Path) -> ManagedProcess:
         with config.open("a") as file:
             file.writelines(f"{key}={value}\n" for key, value in settings.items())
