@@ -22,7 +22,7 @@ def files_of(authority: Authority, directory: Path) -> dict[str, str]:
     cert, key = authority.issue(directory, "member")
     trusted = directory / "ca.crt"
     trusted.write_bytes(authority.pem)
-    found = {}
+    found: dict[str, str] = {}
     for side in ("server", "client"):
         found |= {f"tls.{side}.certPath": str(cert), f"tls.{side}.keyPath": str(key)}
         found[f"tls.{side}.trustCertPath"] = str(trusted)

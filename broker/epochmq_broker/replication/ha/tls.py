@@ -249,7 +249,7 @@ class _BufferFeed(asyncio.Protocol):
         """Called by the TLS layer."""
         view = memoryview(data)
         while view:
-            buffer = memoryview(self._stream.get_buffer(len(view)))  # type: ignore[arg-type]
+            buffer = memoryview(self._stream.get_buffer(len(view)))
             count = min(len(buffer), len(view))
             buffer[:count] = view[:count]
             view = view[count:]
