@@ -75,6 +75,23 @@ def test_a_batch_is_stored_together_in_one_queue_in_its_order(report: ScenarioRe
     assert len(result["offset_msg_id"].split(",")) == 20
 
 
+@pytest.mark.scenario("large_batch")
+def test_a_batch_of_thousands_stays_together_while_others_send_to_its_queue(report: ScenarioReport) -> None:
+    stored = {(queue, offset): body for queue, offset, body in report["stored"]}
+    singles, results = report["single_results"], report["results"]
+    assert len(stored) == len(report["stored"]) == len(singles) + 15_000
+    assert {queue for queue, _ in stored} == {2}
+    for single in singles:
+        assert (single["status"], stored[place(single)]) == ("SEND_OK", single["body"])
+    for result in results:
+        assert result["status"] == "SEND_OK"
+        assert len(set(result["offset_msg_id"].split(","))) == 5_000
+        queue, first = place(result)
+        assert [stored[queue, first + number] for number in range(5_000)] == [
+            f"batch-{number}" for number in range(5_000)
+        ]
+
+
 @pytest.mark.scenario("batch")
 def test_elements_of_a_batch_carry_the_unique_key_of_the_batch(report: ScenarioReport) -> None:
     batch = [m for m in report["stored"] if m["body"].startswith("batch-")]

@@ -6,9 +6,13 @@ import java.util.Collections;
 import java.util.List;
 import java.util.Map;
 import java.util.Random;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.stream.Collectors;
 import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
@@ -27,6 +31,7 @@ final class SendScenarios {
         all.put("async", SendScenarios::async);
         all.put("oneway", SendScenarios::oneway);
         all.put("batch", SendScenarios::batch);
+        all.put("large_batch", SendScenarios::largeBatch);
         all.put("selector", SendScenarios::selector);
         all.put("unicode", SendScenarios::unicode);
         all.put("big", SendScenarios::big);
@@ -110,6 +115,47 @@ final class SendScenarios {
         }
         kit.fact("placed_result", Kit.describe(kit.producer().send(placed, third)));
         kit.fact("stored", Kit.describe(kit.drain(topic, 25)));
+    }
+
+    /** Sends a batch of thousands of messages while another thread sends single messages to the same queue. */
+    private static void largeBatch(Kit kit) throws Exception {
+        String topic = kit.createTopic(4);
+        MessageQueue queue = kit.queuesOf(topic).get(2);
+        List<Message> messages = new ArrayList<>();
+        for (int i = 0; i < 5_000; i++) {
+            Message message = Kit.message(topic, "tag", "batch-" + i);
+            message.setKeys("batch-key-" + i);
+            messages.add(message);
+        }
+        AtomicBoolean done = new AtomicBoolean();
+        CompletableFuture<List<Map<String, Object>>> singles = CompletableFuture.supplyAsync(() -> {
+            List<Map<String, Object>> results = new ArrayList<>();
+            try {
+                do {
+                    String body = "single-" + results.size();
+                    Map<String, Object> result = Kit.describe(kit.producer().send(Kit.message(topic, body), queue));
+                    result.put("body", body);
+                    results.add(result);
+                } while (!done.get());
+            } catch (Exception error) {
+                throw new CompletionException(error);
+            }
+            return results;
+        });
+        List<Map<String, Object>> results = new ArrayList<>();
+        try {
+            for (int i = 0; i < 3; i++) {
+                results.add(Kit.describe(kit.producer().send(messages, queue, 30_000)));
+            }
+        } finally {
+            done.set(true);
+        }
+        kit.fact("results", results);
+        kit.fact("single_results", singles.get(60, TimeUnit.SECONDS));
+        int stored = 3 * messages.size() + singles.get().size();
+        kit.fact("stored", kit.drain(topic, stored).stream().map(one ->
+            List.of(one.getQueueId(), one.getQueueOffset(), new String(one.getBody(), StandardCharsets.UTF_8)))
+            .collect(Collectors.toList()));
     }
 
     private static void selector(Kit kit) throws Exception {
