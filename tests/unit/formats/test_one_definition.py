@@ -33,6 +33,7 @@ SAME_SHAPE: Final = {
 NO_NAMES: Final = {
     ("epochmq_broker.tables.attributes", "DELAY"): "a type of messages (TopicMessageType)",
     ("epochmq_operator.resources.entities", "DELAY"): "a type of messages (TopicMessageType)",
+    ("epochmq.console.topic_pages", "DELAY"): "a type of messages (TopicMessageType)",
 }
 DEFINITIONS: Final = ("epochmq_protocol.message_const", "epochmq_protocol.topics")
 MAGIC_NUMBERS: Final = {
