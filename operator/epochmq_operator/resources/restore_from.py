@@ -19,7 +19,8 @@ from epochmq_operator.resources.backup_location import (
 
 BACKUP_ID = r"^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}$"
 TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2})?Z$"
-OFFSET_MAX = (1 << 63) - 1
+OFFSET_MAX = 1 << 53
+"""Bytes, the greatest number up to which Helm keeps all: 9 petabytes of log."""
 _WITH_CREDENTIALS = re.compile(r"[a-z0-9]+://[^/?]*@")
 
 

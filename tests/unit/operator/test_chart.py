@@ -324,7 +324,7 @@ def test_the_operator_accepts_the_rendered_configuration(tmp_path: Path) -> None
     plain = loaded(tmp_path / "a")
     assert plain.namespaces == []
     assert plain.settings(NAMESPACE) == ManifestSettings(
-        "epochmq/broker:0.1.0", "epochmq/controller:0.1.0", NAMESPACE
+        "epochmq/broker:0.1.0", "epochmq/controller:0.1.0", NAMESPACE, audit_image="epochmq/spark:0.1.0"
     )
     other = loaded(
         tmp_path / "b",
@@ -346,6 +346,7 @@ def test_the_operator_accepts_the_rendered_configuration(tmp_path: Path) -> None
         monitoring_namespaces=("watch",),
         network_policies=False,
         image_pull_secrets=("pull",),
+        audit_image="epochmq/spark:v2",
     )
 
 
