@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -21,30 +20,27 @@ from typing import Any
 
 from epochmq_protocol.errors import EpochMQError
 from epochmq_store.backups import backup_plan, catalog, taking
-from epochmq_store.backups.backup_errors import BackupError
 from epochmq_store.backups.manifest import BackedUpGroup, BackupManifest
 from epochmq_store.backups.object_storage import ObjectStorage
-from epochmq_store.backups.pod_messages import MESSAGE, exit_when_terminated, progress_reporter, write_message
+from epochmq_store.backups.pod_messages import (
+    MESSAGE,
+    MESSAGE_LENGTH_MAX,
+    awaited_text,
+    exit_when_terminated,
+    progress_reporter,
+    run_task,
+)
 from epochmq_store.backups.storage_url import open_storage
 from epochmq_store.backups.taking import BackupCut
 
-MESSAGE_LENGTH_MAX = 1000
 CUT_WAIT_S = 600.0
 CUT_DIGITS_MAX = 20
-LOOK_EVERY_S = 0.1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0, or 1 if there is no backup."""
     chosen = _parser().parse_args(arguments)
-    try:
-        message = run(chosen)
-    except (EpochMQError, OSError) as error:
-        print(error, file=sys.stderr, flush=True)
-        write_message(chosen.message, {"error": str(error)[:MESSAGE_LENGTH_MAX]})
-        return 1
-    write_message(chosen.message, message)
-    return 0
+    return run_task(lambda: run(chosen), chosen.message)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -88,20 +84,12 @@ def run(chosen: argparse.Namespace) -> dict[str, Any]:
 
 
 def _awaited_cut(path: Path, wait_s: float) -> int:
-    """The offset in a file, which is missing or empty until it is known. Raises BackupError."""
-    until = time.monotonic() + wait_s
-    while True:
-        try:
-            text = path.read_text(encoding="utf-8").strip()
-        except FileNotFoundError:
-            text = ""
-        if text.isascii() and text.isdigit() and len(text) <= CUT_DIGITS_MAX:
-            return int(text)
-        if text:
-            raise BackupError(f"{path}: {text[:100]!r}, expected an offset of the log")
-        if time.monotonic() >= until:
-            raise BackupError(f"{path} had no offset for {wait_s:.0f} s: is the operator running?")
-        time.sleep(LOOK_EVERY_S)
+    """The offset in a file. Raises BackupError."""
+    return int(awaited_text(path, wait_s, _is_offset, "offset", "an offset of the log"))
+
+
+def _is_offset(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= CUT_DIGITS_MAX
 
 
 def _prune(storage: ObjectStorage, keep: int) -> tuple[int, str]:

@@ -17,33 +17,30 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from epochmq_protocol.errors import EpochMQError
 from epochmq_store.backups import backup_plan, catalog
 from epochmq_store.backups.backup_errors import BackupError, BackupStorageError
 from epochmq_store.backups.backup_plan import RestorePoint
 from epochmq_store.backups.manifest import BACKUP_ID
-from epochmq_store.backups.pod_messages import MESSAGE, exit_when_terminated, progress_reporter, write_message
+from epochmq_store.backups.pod_messages import (
+    MESSAGE,
+    awaited_text,
+    exit_when_terminated,
+    progress_reporter,
+    run_task,
+)
 from epochmq_store.backups.storage_url import open_storage
 from epochmq_store.backups.volume_restoring import restore_volume
 
 ATTEMPTS = 5
 PAUSE_S = 15.0
 WAIT_S = 24 * 3600.0
-LOOK_EVERY_S = 0.1
-MESSAGE_LENGTH_MAX = 1000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0, or 1 if nothing is restored."""
     chosen = _parser().parse_args(arguments)
-    try:
-        message = _with_attempts(chosen, _choose if chosen.task == "choose" else _restore)
-    except (EpochMQError, OSError) as error:
-        print(error, file=sys.stderr, flush=True)
-        write_message(chosen.message, {"error": str(error)[:MESSAGE_LENGTH_MAX]})
-        return 1
-    write_message(chosen.message, message)
-    return 0
+    task = _choose if chosen.task == "choose" else _restore
+    return run_task(lambda: _with_attempts(chosen, task), chosen.message)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -107,7 +104,7 @@ def _choose(chosen: argparse.Namespace) -> dict[str, Any]:
 
 def _restore(chosen: argparse.Namespace) -> dict[str, Any]:
     """Restores the volume."""
-    backup = _awaited_backup(chosen.backup, chosen.wait_s)
+    backup = awaited_text(chosen.backup, chosen.wait_s, _is_id, "id of a backup", "the id of a backup")
     restored = restore_volume(
         open_storage(chosen.url),
         chosen.volume,
@@ -124,21 +121,8 @@ def _restore(chosen: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _awaited_backup(path: Path, wait_s: float) -> str:
-    """The id in a file, which is missing or empty until it is known. Raises BackupError."""
-    until = time.monotonic() + wait_s
-    while True:
-        try:
-            text = path.read_text(encoding="utf-8").strip()
-        except FileNotFoundError:
-            text = ""
-        if BACKUP_ID.fullmatch(text):
-            return text
-        if text:
-            raise BackupError(f"{path}: {text[:100]!r}, expected the id of a backup")
-        if time.monotonic() >= until:
-            raise BackupError(f"{path} had no id of a backup for {wait_s:.0f} s: is the operator running?")
-        time.sleep(LOOK_EVERY_S)
+def _is_id(text: str) -> bool:
+    return BACKUP_ID.fullmatch(text) is not None
 
 
 if __name__ == "__main__":
