@@ -18,13 +18,15 @@ import ssl
 from collections.abc import Callable
 from typing import Final, cast
 
+from msgspec.structs import replace
+
 from epochmq_broker.config.broker_config import BrokerConfig
 from epochmq_broker.config.tls_settings import client_tls, server_tls
 from epochmq_protocol.transport.outgoing_tls import ClientCertificates
 from epochmq_protocol.transport.peer_warnings import PEER_WARNINGS
 from epochmq_protocol.transport.sealed_transport import ConnectionTransport
 from epochmq_protocol.transport.server_certificates import ServerCertificates
-from epochmq_protocol.transport.tls import HANDSHAKE_BYTE, ClientAuth, TlsLayer, TlsMode, TlsSettings
+from epochmq_protocol.transport.tls import HANDSHAKE_BYTE, ClientAuth, TlsLayer, TlsMode
 
 log = logging.getLogger(__name__)
 
@@ -47,22 +49,9 @@ class HATls:
         """ConfigError names a file that cannot be used."""
         client, server = client_tls(config), server_tls(config)
         self.mode = TlsMode(config.ha_tls_mode)
-        self._connecting = ClientCertificates(
-            TlsSettings(
-                cert_path=client.cert_path,
-                key_path=client.key_path,
-                trust_path=client.trust_path,
-                auth_server=True,
-            )
-        )
+        self._connecting = ClientCertificates(replace(client, auth_server=True))
         self._accepting = ServerCertificates(
-            TlsSettings(
-                mode=self.mode,
-                cert_path=server.cert_path,
-                key_path=server.key_path,
-                trust_path=client.trust_path,
-                client_auth=ClientAuth.REQUIRE,
-            )
+            replace(server, mode=self.mode, trust_path=client.trust_path, client_auth=ClientAuth.REQUIRE)
         )
 
     @classmethod
