@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from epochmq_operator.audits.manifests import RUN_LABEL
 from epochmq_operator.crd import audit_definition
-from epochmq_operator.manifests.names import COMPONENT_LABEL
+from epochmq_operator.manifests.names import COMPONENT_LABEL, RUN_LABEL
 from tests.kubernetes.chart import CHART, TAKE, WAIT, values
 from tests.kubernetes.operator_process import READY_TIMEOUT_S, Groups, define, run_epochmq
 from tests.kubernetes.snapshot_driver import CLASS as CLONING

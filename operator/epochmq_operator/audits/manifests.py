@@ -16,15 +16,20 @@ from typing import Any
 
 from epochmq_operator.audits.cut import GroupCut
 from epochmq_operator.crd.text import to_yaml
-from epochmq_operator.manifests import MANAGED_BY, MANAGER, JsonObject, claim_name
-from epochmq_operator.manifests.names import COMPONENT_LABEL, GROUP_LABEL, KIND_LABEL
+from epochmq_operator.manifests import JsonObject, claim_name
+from epochmq_operator.manifests.names import GROUP_LABEL, KIND_LABEL, RUN_LABEL, labels_of
+from epochmq_operator.manifests.program_pod import (
+    PYTHON,
+    credentials_of,
+    on_node,
+    program_pod_spec,
+    restricted_container,
+)
 from epochmq_operator.manifests.settings import USER_ID
 from epochmq_operator.pod_rendering import broker_pod_name
-from epochmq_operator.resources import API_GROUP
 from epochmq_operator.resources.audit import AUDIT_KIND, BrokerGroupAudit
 from epochmq_operator.resources.quantities import parse_quantity
 
-RUN_LABEL = f"{API_GROUP}/run"
 READER_PORT = 9885
 DRIVER_PORT, BLOCK_MANAGER_PORT = 7078, 7079
 """The ports of Spark's driver and of its block managers."""
@@ -32,14 +37,12 @@ VOLUME = "store"
 STORE_DIRECTORY = "/volume"
 JOB_DIRECTORY = "/etc/epochmq-audit"
 JOB_FILE, TEMPLATE_FILE = "job.json", "executor.yaml"
-PYTHON = "/opt/epochmq/bin/python3"
 READER_REQUESTS = {"cpu": "20m", "memory": "64Mi"}
 READER_LIMITS = {"memory": "256Mi"}
 """The limit includes the page cache of what the reader reads, so it bounds how much of the node's cache an
 audit takes."""
 DRIVER_CPU = "20m"
 EXECUTOR_JAVA_OPTIONS = "-XX:+UseSerialGC -XX:-UsePerfData -XX:TieredStopAtLevel=1"
-GRACE_S = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +89,7 @@ class AuditRunNames:
 
     def labels(self, component: str) -> dict[str, str]:
         """The labels of an object."""
-        return {
-            "app.kubernetes.io/name": "epochmq",
-            "app.kubernetes.io/instance": self.audit,
-            "app.kubernetes.io/component": component,
-            "app.kubernetes.io/part-of": "epochmq",
-            MANAGED_BY: MANAGER,
-            KIND_LABEL: AUDIT_KIND,
-            GROUP_LABEL: self.audit,
-            COMPONENT_LABEL: component,
-            RUN_LABEL: str(self.number),
-        }
+        return {**labels_of(AUDIT_KIND, self.audit, component), RUN_LABEL: str(self.number)}
 
 
 def _head(
@@ -219,42 +212,11 @@ def spark_settings(audit: BrokerGroupAudit, names: AuditRunNames, image: str) ->
 
 
 def _container(name: str, image: str, audit: BrokerGroupAudit) -> JsonObject:
-    return {
-        "name": name,
-        "image": image,
-        "imagePullPolicy": str(audit.spec.image_pull_policy),
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
-        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
-    }
+    return restricted_container(name, image, str(audit.spec.image_pull_policy))
 
 
 def _pod_spec(settings: AuditSettings, container: JsonObject) -> JsonObject:
-    return {
-        "restartPolicy": "Never",
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": GRACE_S,
-        "securityContext": {
-            "runAsNonRoot": True,
-            **(
-                {"runAsUser": settings.pod_user, "runAsGroup": settings.pod_user}
-                if settings.pod_user is not None
-                else {}
-            ),
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "containers": [container],
-        "volumes": [{"name": "tmp", "emptyDir": {}}],
-        **(
-            {"imagePullSecrets": [{"name": name} for name in settings.image_pull_secrets]}
-            if settings.image_pull_secrets
-            else {}
-        ),
-    }
+    return program_pod_spec(container, credentials_of(settings.pod_user, settings.image_pull_secrets))
 
 
 def _tolerations(audit: BrokerGroupAudit) -> list[JsonObject]:
@@ -299,10 +261,7 @@ def driver(
         ],
         "resources": {"requests": {"cpu": DRIVER_CPU, "memory": memory}, "limits": {"memory": memory}},
     }
-    container["volumeMounts"] = [
-        *container["volumeMounts"],
-        {"name": "job", "mountPath": JOB_DIRECTORY, "readOnly": True},
-    ]
+    container["volumeMounts"] = [{"name": "job", "mountPath": JOB_DIRECTORY, "readOnly": True}]
     spec = _with_node_selection(audit, _pod_spec(settings, container))
     spec["volumes"] = [*spec["volumes"], {"name": "job", "configMap": {"name": names.job}}]
     spec |= {
@@ -347,10 +306,7 @@ def reader(
         "readinessProbe": {"httpGet": {"path": "/live", "port": READER_PORT}, "periodSeconds": 1},
         "resources": {"requests": dict(READER_REQUESTS), "limits": dict(READER_LIMITS)},
     }
-    container["volumeMounts"] = [
-        *container["volumeMounts"],
-        {"name": VOLUME, "mountPath": STORE_DIRECTORY, "readOnly": True},
-    ]
+    container["volumeMounts"] = [{"name": VOLUME, "mountPath": STORE_DIRECTORY, "readOnly": True}]
     spec = _pod_spec(settings, container)
     tolerations = [*group_tolerations, *(one for one in _tolerations(audit) if one not in group_tolerations)]
     if tolerations:
@@ -361,17 +317,11 @@ def reader(
     if audit.spec.volume_snapshot_class_name is None:
         source: JsonObject = {"persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
         if volume.node is not None:
-            spec["affinity"] = _on_node(volume.node)
+            spec["affinity"] = on_node(volume.node)
     else:
         source = {"ephemeral": {"volumeClaimTemplate": _clone(volume, name, names)}}
     spec["volumes"] = [*spec["volumes"], {"name": VOLUME, **source}]
     return {**_head("v1", "Pod", name, audit, names, "reader"), "spec": spec}
-
-
-def _on_node(node: str) -> JsonObject:
-    term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
-    rule = {"nodeSelectorTerms": [term]}
-    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": rule}}
 
 
 def _clone(volume: ObservedVolume, snapshot: str, names: AuditRunNames) -> JsonObject:

@@ -26,7 +26,7 @@ from epochmq_operator.audits import audit_status, manifests
 from epochmq_operator.audits.cut import GroupCut, cut_of, reported_dledger_cut
 from epochmq_operator.audits.manifests import AuditRunNames, AuditSettings, ObservedVolume
 from epochmq_operator.audits.runs import RunOutcome, outcome_of
-from epochmq_operator.manifests.names import GROUP_LABEL, KIND_LABEL
+from epochmq_operator.manifests.names import GROUP_LABEL, KIND_LABEL, RUN_LABEL
 from epochmq_operator.plans.conditions import seconds_of
 from epochmq_operator.plans.effects import (
     Apply,
@@ -167,7 +167,7 @@ def _leftovers(
             or is_deleting(found)
         ):
             continue
-        if run is not None and labels.get(manifests.RUN_LABEL) == str(run.number):
+        if run is not None and labels.get(RUN_LABEL) == str(run.number):
             continue
         if not (ref.kind == "ConfigMap" and ref.name in kept):
             yield Delete(ref, str(metadata(found).get("uid", "")))

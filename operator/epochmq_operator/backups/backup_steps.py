@@ -30,6 +30,7 @@ from epochmq_operator.audits.plan import broker_name_of, broker_pods_of
 from epochmq_operator.backups import backup_pod, backup_status
 from epochmq_operator.backups.backup_pod import BackedUpReplica, BackupSettings
 from epochmq_operator.backups.outcomes import BackupOutcome, outcome_of
+from epochmq_operator.manifests.names import RUN_LABEL
 from epochmq_operator.plans.conditions import seconds_of
 from epochmq_operator.plans.effects import (
     Apply,
@@ -166,7 +167,7 @@ def _leftovers(
     """Deletions of the pods of ended runs."""
     own = of_resource(observed.objects, "Pod", ref_of(observed.resource))
     for ref, found in sorted(own.items(), key=lambda one: one[0].name):
-        number = (metadata(found).get("labels") or {}).get(backup_pod.RUN_LABEL)
+        number = (metadata(found).get("labels") or {}).get(RUN_LABEL)
         if not is_deleting(found) and (run is None or number != str(run.number)):
             yield _delete(ref, found)
 

@@ -30,6 +30,8 @@ NAME_LENGTH_MAX = 63
 KIND_LABEL = f"{API_GROUP}/kind"
 GROUP_LABEL = f"{API_GROUP}/group"
 COMPONENT_LABEL = f"{API_GROUP}/component"
+RUN_LABEL = f"{API_GROUP}/run"
+"""A label of the objects of one run of a resource that runs something: its number."""
 CONFIG_HASH_ANNOTATION = f"{API_GROUP}/config-hash"
 """An annotation of pods: a digest of the configuration that the pod was started with."""
 RESTART_ANNOTATION = f"{API_GROUP}/restart-digest"
@@ -123,15 +125,22 @@ def component_selector(group: GroupResource, component: Component) -> dict[str, 
 
 
 def labels(group: GroupResource, component: Component) -> dict[str, str]:
-    """The labels of every object of the component. They do not depend on the operator's version, so that a
-    new operator restarts no pod."""
+    """The labels of every object of the component."""
+    return labels_of(group.kind, group.name, str(component))
+
+
+def labels_of(kind: str, name: str, component: str) -> dict[str, str]:
+    """The labels of an object that belongs to a resource of this kind and name. They do not depend on the
+    operator's version, so that a new operator restarts no pod."""
     return {
         "app.kubernetes.io/name": "epochmq",
-        "app.kubernetes.io/instance": group.name,
-        "app.kubernetes.io/component": str(component),
+        "app.kubernetes.io/instance": name,
+        "app.kubernetes.io/component": component,
         "app.kubernetes.io/part-of": "epochmq",
         MANAGED_BY: MANAGER,
-        **component_selector(group, component),
+        KIND_LABEL: kind,
+        GROUP_LABEL: name,
+        COMPONENT_LABEL: component,
     }
 
 

@@ -16,6 +16,7 @@ from epochmq_operator.manifests.names import (
     labels,
     member_secret_name,
 )
+from epochmq_operator.manifests.program_pod import no_rights
 from epochmq_operator.manifests.settings import JsonObject, ManifestSettings
 from epochmq_operator.pod_rendering import (
     ADMIN_PORT,
@@ -187,11 +188,7 @@ def _container(
         "command": [COMMAND],
         "args": [arg.replace(f"/{own_name}.", f"/{OWN_NAME}.") for arg in args],
         "env": [{"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": no_rights(),
     }
 
 

@@ -16,18 +16,15 @@ from typing import Any
 
 from epochmq_operator.manifests.names import (
     COMPONENT_LABEL,
-    GROUP_LABEL,
-    KIND_LABEL,
-    MANAGED_BY,
-    MANAGER,
     RESTORE,
     claim_name,
     component_selector,
+    labels_of,
 )
+from epochmq_operator.manifests.program_pod import module_container, program_pod_spec, reach_location
 from epochmq_operator.manifests.settings import JsonObject, ManifestSettings
 from epochmq_operator.pods import Component
 from epochmq_operator.resources import API_GROUP, BrokerGroup
-from epochmq_operator.resources.backup_location import CLAIM_DIRECTORY
 from epochmq_operator.resources.restore_from import RestoreFromSpec
 
 BACKUP_ANNOTATION = f"{API_GROUP}/restore-backup"
@@ -35,10 +32,7 @@ ORDER_ANNOTATION = f"{API_GROUP}/restore-order"
 """An annotation of volume claims: the uid of the group for which a backup is to be restored to the volume."""
 VOLUME_DIRECTORY, ORDER_DIRECTORY = "/volume", "/order"
 BACKUP_FILE = "backup"
-PYTHON = "/opt/epochmq/bin/python3"
 PROGRAM = "epochmq_store.backups.restore_pod_program"
-REQUESTS = {"cpu": "20m", "memory": "128Mi"}
-GRACE_S = 10
 SCHEDULING = ("affinity", "topologySpreadConstraints", "nodeSelector", "tolerations", "priorityClassName")
 CREDENTIALS = ("imagePullSecrets", "securityContext")
 
@@ -148,50 +142,12 @@ def _pod(
         words += ["--offset", str(given.offset)]
     if given.time_ms is not None:
         words += ["--time-ms", str(given.time_ms)]
-    container: JsonObject = {
-        "name": RESTORE,
-        "image": image,
-        "imagePullPolicy": str(group.spec.image_pull_policy),
-        "command": [PYTHON, "-m", PROGRAM],
-        "args": words,
-        "env": [{"name": "HOME", "value": "/tmp"}],
-        "resources": {"requests": dict(REQUESTS), "limits": {"memory": given.memory}},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
-        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
-    }
-    volumes: list[JsonObject] = [{"name": "tmp", "emptyDir": {}}]
-    if given.claim_name is not None:
-        volumes.append({"name": "backups", "persistentVolumeClaim": {"claimName": given.claim_name}})
-        container["volumeMounts"].append({"name": "backups", "mountPath": CLAIM_DIRECTORY, "readOnly": True})
-    if given.credentials_secret is not None:
-        container["envFrom"] = [{"secretRef": {"name": given.credentials_secret}}]
-    spec: JsonObject = {
-        "restartPolicy": "Never",
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": GRACE_S,
-        "activeDeadlineSeconds": given.timeout_seconds,
-        **{key: template[key] for key in CREDENTIALS if key in template},
-        "containers": [container],
-        "volumes": volumes,
-    }
+    container = module_container(RESTORE, image, str(group.spec.image_pull_policy), PROGRAM, words, given)
+    credentials = {key: template[key] for key in CREDENTIALS if key in template}
+    spec = program_pod_spec(container, credentials) | {"activeDeadlineSeconds": given.timeout_seconds}
+    reach_location(spec, given, readOnly=True)
     if "tolerations" in template:
         spec["tolerations"] = template["tolerations"]
-    if given.service_account_name is not None:
-        spec["serviceAccountName"] = given.service_account_name
-    labels = {
-        "app.kubernetes.io/name": "epochmq",
-        "app.kubernetes.io/instance": group.name,
-        "app.kubernetes.io/component": RESTORE,
-        "app.kubernetes.io/part-of": "epochmq",
-        MANAGED_BY: MANAGER,
-        KIND_LABEL: group.kind,
-        GROUP_LABEL: group.name,
-        COMPONENT_LABEL: RESTORE,
-    }
+    labels = labels_of(group.kind, group.name, RESTORE)
     meta = {"name": name, "namespace": group.metadata.namespace, "labels": labels}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
