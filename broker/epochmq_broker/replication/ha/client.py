@@ -34,14 +34,14 @@ from epochmq_broker.replication.ha.epochs import HADivergedError, common_prefix_
 from epochmq_broker.replication.ha.log_checksums import ChecksumsBusyError, LogChecksums
 from epochmq_broker.replication.ha.log_doubt import LogDoubt, has_caught_up, protected_until, reported_end
 from epochmq_broker.replication.ha.log_end import DISPATCH_BATCH_RECORDS, find_record_start, find_sound_end
+from epochmq_broker.replication.ha.master_access import MasterAccess
 from epochmq_broker.replication.ha.master_checksums import MasterChecksumClient
 from epochmq_broker.replication.ha.missing_start import check_missing_start
 from epochmq_broker.replication.ha.settings import HASettings
-from epochmq_broker.replication.ha.tls import HandshakeError, HATls, connect_sealed
+from epochmq_broker.replication.ha.tls import HATls
 from epochmq_protocol.bodies import HAClientRuntimeInfo
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.ha_frames import HAConnectionState, MasterHandshake, ReplicaHandshake
-from epochmq_protocol.ha_proofs import ProofAtReplica
 from epochmq_protocol.transport.member_authentication import MemberAuthentication
 from epochmq_store.appending.received_records import DamagedRecordError, ReceivedRecords
 from epochmq_store.files.mapped_file import DiskFullError
@@ -51,7 +51,6 @@ from epochmq_store.statuses import PutStatus, RunningFlags
 log = logging.getLogger(__name__)
 
 CONNECT_S: Final = 3.0
-TLS_HANDSHAKE_S: Final = 2.5  # less than CONNECT_S: a master without TLS may not answer
 HANDSHAKE_S: Final = 5.0
 RECONNECT_MIN_S: Final = 0.1
 RECONNECT_MAX_S: Final = 3.0
@@ -110,12 +109,7 @@ class HAClient:
         dispatched, `on_diverged` when the log differs from the master's below the confirmed offset,
         `on_damaged` with the offset of a damaged record of this log below the confirmed offset. `members`:
         None where nobody proves a membership. `tls`: None for plain connections."""
-        self._members = members
-        self._tls = tls
-        self._without_tls: str | None = None
-        """The master without TLS, if this replica may follow one."""
-        self._without_proof: str | None = None
-        """The master without a proof, if this replica may follow one."""
+        self._access = MasterAccess(tls, members)
         self.phase = HAClientPhase.WAITING
         self.confirm_offset = confirm_offset
         self.address: str | None = None
@@ -268,17 +262,15 @@ class HAClient:
             check=self._check_received,
             on_bytes=self._bytes_received,
             on_confirm=self._confirm_offset_received,
-            proof=self._proof_for(address),
-            is_sealed=(tls := self._tls_for(address)) is not None,
+            proof=self._access.proof_for(address),
+            is_sealed=(tls := self._access.tls_for(address)) is not None,
         )
         async with asyncio.timeout(CONNECT_S):
-            await self._connect(stream, address, host.strip("[]"), int(port), tls)
+            own = self._settings.source_address
+            await self._access.connect(stream, address, host.strip("[]"), int(port), tls, own)
         self._stream = stream
         try:
-            if self._members is not None and not self._members.required and stream.proof is not None:
-                self._without_proof = address
-            await stream.wait_proven()
-            self._without_proof = None
+            await self._access.wait_proven(stream, address)
             if address != self.address or own_handshake != self._own_handshake():
                 return False  # they have changed meanwhile
             if self._epochs is not None:
@@ -300,49 +292,12 @@ class HAClient:
             if stream.following:
                 self.verified = self._store.max_phy_offset
 
-    async def _connect(
-        self, stream: HAClientConnection, address: str, host: str, port: int, tls: HATls | None
-    ) -> None:
-        """Connects by TLS, or without it. OSError."""
-        own = self._settings.source_address
-        if tls is None:
-            await self._loop.create_connection(lambda: stream, host, port, local_addr=own)
-            return
-        try:
-            await connect_sealed(
-                stream, tls.connecting, host, port, local_addr=own, timeout_ms=TLS_HANDSHAKE_S * 1000
-            )
-        except HandshakeError:
-            self._without_tls = None if tls.is_required else address
-            raise
-
-    def _tls_for(self, address: str) -> HATls | None:
-        """The TLS of the next connection; None: it is a plain one, because nothing is set, or because this
-        master had no TLS at the last connection, and may be followed without."""
-        without, self._without_tls = self._without_tls, None
-        if self._tls is not None and without == address:
-            log.warning("haTlsMode=permissive: the HA connection with the master at %s is plain", address)
-            return None
-        return self._tls
-
     def _own_handshake(self) -> ReplicaHandshake | None:
         """The handshake by the present settings; without a controller there is none."""
         if self._epochs is None:
             return None
         settings = self._settings
         return ReplicaHandshake(self._broker_id, settings.sync_from_last_file, settings.async_learner)
-
-    def _proof_for(self, address: str) -> ProofAtReplica | None:
-        """The proof for the next connection; None if nobody proves anything, or if this master had none for
-        the last connection, and may be followed without."""
-        members, without = self._members, self._without_proof
-        self._without_proof = None
-        if members is None:
-            return None
-        if without == address:
-            members.accepted_unproven(f"the master at {address}")
-            return None
-        return members.proof_at_replica()
 
     async def _supervise(self, stream: HAClientConnection) -> str:
         """Supervises the connection until it ends: reports at least once per heartbeat interval, and closes
