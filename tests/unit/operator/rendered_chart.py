@@ -16,6 +16,12 @@ ROOT = Path(__file__).resolve().parents[3]
 CHART = ROOT / "charts" / "epochmq-operator"
 NAMESPACE = "epochmq-system"
 AGGREGATED = "rbac.authorization.k8s.io/aggregate-to-"
+PROMETHEUS = (
+    "monitoring.podMonitor.enabled=true",
+    "monitoring.prometheusRule.enabled=true",
+    "monitoring.namespaces={monitoring}",
+)
+"""Values that turn monitoring by Prometheus' operator on."""
 
 
 def helm() -> str:
@@ -66,3 +72,11 @@ def rights(role: dict[str, Any]) -> set[Right]:
         for resource in rule["resources"]
         for verb in rule["verbs"]
     }
+
+
+def rejection(*values: str) -> str:
+    """What helm says of values that the chart rejects."""
+    sets = [part for value in values for part in ("--set", value)]
+    found = run("template", "epochmq", str(CHART), "--kube-version", "1.34.4", *sets)
+    assert found.returncode != 0
+    return found.stderr
