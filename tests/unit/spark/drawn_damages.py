@@ -2,7 +2,9 @@
 the groups of `drawn_groups`, mostly to the replica b, and says where the audit must find it.
 
 Some leave no trace: bytes that no checksum covers and that are equal in all replicas, or a state that a
-broker may leave, too. They have no kinds, and no finding is expected."""
+broker may leave, too. They have no kinds, and no finding is expected.
+
+The module is longer than 600 lines because the damages are one list, as they were drawn."""
 
 from __future__ import annotations
 
