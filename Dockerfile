@@ -19,9 +19,10 @@ COPY requirements-runtime.lock ./
 RUN python3 -m venv --without-pip /opt/epochmq \
     && tools/bin/pip --python /opt/epochmq/bin/python install --quiet --require-hashes -r requirements-runtime.lock
 
+# EpochMQ itself has a folder of its own, so that a new release is a small layer over the packages of the old one.
 FROM runtime-packages AS runtime-installed
 COPY --from=wheel /build/wheels wheels
-RUN tools/bin/pip --python /opt/epochmq/bin/python install --quiet --no-deps wheels/*.whl
+RUN tools/bin/pip --python /opt/epochmq/bin/python install --quiet --no-deps --prefix /installed wheels/*.whl
 
 # Everything runs as this user, whose files are in two places: both are volumes, the rest is read-only.
 FROM ${BASE} AS user
@@ -32,7 +33,8 @@ ENV PATH=/opt/epochmq/bin:/usr/local/bin:/usr/bin:/bin PYTHONDONTWRITEBYTECODE=1
 WORKDIR /var/lib/epochmq
 
 FROM user AS runtime
-COPY --from=runtime-installed /opt/epochmq /opt/epochmq
+COPY --from=runtime-packages /opt/epochmq /opt/epochmq
+COPY --from=runtime-installed /installed /opt/epochmq
 USER 10001:10001
 ENTRYPOINT ["epochmq"]
 
@@ -43,27 +45,34 @@ CMD ["controller"]
 FROM runtime AS broker
 CMD ["broker"]
 
-FROM tools AS operator-installed
+FROM tools AS operator-packages
 COPY requirements-operator.lock ./
 RUN python3 -m venv --without-pip /opt/epochmq \
     && tools/bin/pip --python /opt/epochmq/bin/python install --quiet --require-hashes -r requirements-operator.lock
+
+FROM operator-packages AS operator-installed
 COPY --from=wheel /build/wheels wheels
-RUN tools/bin/pip --python /opt/epochmq/bin/python install --quiet --no-deps wheels/*.whl
+RUN tools/bin/pip --python /opt/epochmq/bin/python install --quiet --no-deps --prefix /installed wheels/*.whl
 
 FROM user AS operator
-COPY --from=operator-installed /opt/epochmq /opt/epochmq
+COPY --from=operator-packages /opt/epochmq /opt/epochmq
+COPY --from=operator-installed /installed /opt/epochmq
 USER 10001:10001
 ENTRYPOINT ["epochmq"]
 CMD ["operator"]
 
-FROM tools AS spark-installed
+FROM tools AS spark-packages
 COPY requirements-spark.lock ./
 RUN python3 -m venv --without-pip /opt/epochmq \
     && tools/bin/pip --python /opt/epochmq/bin/python install --quiet --require-hashes -r requirements-spark.lock
+
+# What is compiled here need not be where it runs, on machines of this kind. numba knows what it compiled by the place
+# and the time of the source.
+FROM spark-packages AS spark-installed
 COPY --from=wheel /build/wheels wheels
-# What is compiled here need not be where it runs, on machines of this kind.
-RUN tools/bin/pip --python /opt/epochmq/bin/python install --quiet --no-deps wheels/*.whl \
-    && NUMBA_CACHE_DIR=/opt/epochmq/numba /opt/epochmq/bin/python3 -m epochmq_spark.decode.precompile
+RUN tools/bin/pip --python /opt/epochmq/bin/python install --quiet --no-deps --prefix /installed wheels/*.whl \
+    && cp -R -p /installed/. /opt/epochmq \
+    && NUMBA_CACHE_DIR=/installed/numba /opt/epochmq/bin/python3 -m epochmq_spark.decode.precompile
 
 # Of audits: `driver`, `reader` and `executor` are what their pods run; anything else is the command.
 FROM user AS java
@@ -73,7 +82,8 @@ RUN mkdir -p /usr/share/man/man1 \
     && rm -rf /var/lib/apt/lists/*
 
 FROM java AS spark
-COPY --from=spark-installed /opt/epochmq /opt/epochmq
+COPY --from=spark-packages /opt/epochmq /opt/epochmq
+COPY --from=spark-installed /installed /opt/epochmq
 COPY --chmod=0755 images/spark-entrypoint.sh /usr/local/bin/spark-entrypoint
 # The application for `spark-submit` and SparkApplication: local:///opt/epochmq/audit.py
 COPY spark/epochmq_spark/spark_submit.py /opt/epochmq/audit.py
