@@ -54,8 +54,8 @@ from tests.simulation.raft_world import RaftWorld
 from tests.simulation.shrink import shrink
 from tests.simulation.simulated_logs import LogChecker, StoredLog
 
-SEEDS = 40
-SOAK_FACTOR = 30
+SEEDS = 16
+SOAK_FACTOR = 75
 FIRST_VOTERS = ("n0", "n1", "n2")
 ALL_PEERS = ("n0", "n1", "n2", "n3", "n4", "n5")
 SNAPSHOT_ENTRIES = 15

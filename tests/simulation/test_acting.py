@@ -7,7 +7,7 @@ import pytest
 
 from tests.simulation.campaign import hold
 
-SEEDS = 100
+SEEDS = 60
 MORE = 1000
 
 TROUBLES = (

@@ -14,7 +14,7 @@ from tests.simulation.clockwork import Network
 from tests.simulation.fault_plan import Plan
 from tests.simulation.simulated_block_logs import StoredBlockLog
 
-SEEDS = 60
+SEEDS = 24
 SOAK_SEEDS = 3000
 
 
