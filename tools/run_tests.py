@@ -38,6 +38,9 @@ SKIPPED_TESTS = re.compile(r"^SKIPPED \[(\d+)\] (\S+?)(?::\d+)?: (.+)$", re.MULT
 """A line of pytest's summary: the number of tests, the file in which they were skipped, and the reason."""
 SLOWEST = ("--durations=10", "--durations-min=5")
 """Options of pytest that list the ten slowest tests of a part, and fixtures, that took 5 s and more."""
+CACHE = os.environ.get("EPOCHMQ_CACHE")
+MYPY_CACHE = ("--cache-dir", str(Path(CACHE) / "mypy")) if CACHE else ()
+"""mypy keeps its results where the next clone finds them."""
 FAILED_TESTS_MAX = 20
 """How many failed tests of a part are listed at the end."""
 
@@ -120,7 +123,7 @@ TEST = [
     check("formatting", str(BIN / "ruff"), "format", "--check", "."),
     check("import layers", str(BIN / "lint-imports")),
     check("pure modules", sys.executable, "-m", "tools.purity"),
-    check("types", str(BIN / "mypy")),
+    check("types", str(BIN / "mypy"), *MYPY_CACHE),
     computation("simulation: seeded faults", "tests/simulation"),
     computation("spark: audits", "tests/spark"),
     pytest("interop: clients under faults", *interop(*FAULTS)),

@@ -59,6 +59,16 @@ CONTRASTS = """
 REACHABLE = "a[href], button, input:not([type=hidden]), select, summary, [tabindex='0']"
 
 
+NARROW, MIDDLE, WIDE = WIDTHS_PX
+SIGHTS = [
+    (NARROW, False),
+    (WIDE, True),
+    *(
+        pytest.param(width_px, is_dark, marks=pytest.mark.soak)
+        for width_px, is_dark in ((NARROW, True), (MIDDLE, False), (MIDDLE, True), (WIDE, False))
+    ),
+]
+"""Widths and whether the scheme is dark: two in every run of the tests, all in the soak."""
 TOKEN = "the-token-of-the-admin"
 REPORT = "<!doctype html><title>Audit</title><style>p { color: red }</style><p>two replicas differ</p>"
 
@@ -134,8 +144,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
         run.here("down")
 
 
-@pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width_px", WIDTHS_PX)
+@pytest.mark.parametrize(("width_px", "is_dark"), SIGHTS)
 def test_every_page_fits_its_window_and_can_be_read(
     shown: Shown, browser: Browser, width_px: int, is_dark: bool
 ) -> None:
@@ -156,7 +165,7 @@ def test_the_scheme_follows_the_system(shown: Shown, browser: Browser) -> None:
     assert colors[0] != colors[1]
 
 
-@pytest.mark.parametrize("width_px", [400, 1600])
+@pytest.mark.parametrize("width_px", [400, pytest.param(1600, marks=pytest.mark.soak)])
 def test_the_tab_key_reaches_everything_that_can_be_used(
     shown: Shown, browser: Browser, width_px: int
 ) -> None:

@@ -9,12 +9,12 @@ import pytest
 from tests.simulation.campaign import Tally, hold
 
 # What every run of the tests has time for. The soak runs the long ones.
-RAFT_SEEDS = 200
-CONTROLLER_SEEDS = 150
-DEPARTURE_SEEDS = 40
-STORE_SEEDS = 120
-GROUP_SEEDS = 100
-BLOCK_SEEDS = 250
+RAFT_SEEDS = 140
+CONTROLLER_SEEDS = 100
+DEPARTURE_SEEDS = 20
+STORE_SEEDS = 60
+GROUP_SEEDS = 70
+BLOCK_SEEDS = 160
 
 LONG_RAFT_SEEDS = 6000
 LONG_CONTROLLER_SEEDS = 2700

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import pytest
+
 from tests.unit.operator.plans.fake_api import FakeApi
 
 IDLE_ROUNDS = 2
 """A change has ended when the operator did nothing in so many rounds."""
+STEPS = [pytest.param(4, id="every fourth"), pytest.param(1, id="every one", marks=pytest.mark.soak)]
+"""From one effect after which an operator is killed to the next: all of them only in the soak."""
 
 
 def change_under_operators(

@@ -18,7 +18,7 @@ from epochmq_operator.pod_rendering import controller_pod_name
 from epochmq_protocol import properties
 from tests.unit.operator.plans import fake_api
 from tests.unit.operator.plans.fake_api import NAMESPACE, FakeApi, manifest_renderer
-from tests.unit.operator.plans.killed_operators import change_under_operators
+from tests.unit.operator.plans.killed_operators import STEPS, change_under_operators
 from tests.unit.operator.plans.updated_groups import files_of, pods_of, restarts, run
 
 QUORUM = Ref("ControllerGroup", NAMESPACE, "quorum")
@@ -398,10 +398,11 @@ def changed(history: str, stop: int | None) -> tuple[FakeApi, int]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("history", HISTORIES)
-def test_an_operator_killed_after_any_effect_of_a_change_finishes_it(history: str) -> None:
+@pytest.mark.parametrize("step", STEPS)
+def test_an_operator_killed_after_any_effect_of_a_change_finishes_it(history: str, step: int) -> None:
     _, total = changed(history, None)
     assert total > 10
-    for stop in range(1, total):
+    for stop in range(1, total, step):
         api, _ = changed(history, stop)
         api.settle()
         assert is_at(api, HISTORIES[history][1][-1]), f"after {stop} effects"
