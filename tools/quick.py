@@ -18,7 +18,7 @@ import os
 import sys
 from pathlib import Path
 
-from tools.run_tests import BIN, ROOT, Lane, Part, SuiteRun
+from tools.run_tests import BIN, ROOT, Part, SuiteRun, Worker
 
 UNIT_TESTS = Path("tests", "unit")
 SIMULATED_SEEDS = 3
@@ -103,7 +103,7 @@ def main(arguments: list[str]) -> int:
         print(f"quick: {error}", file=sys.stderr)
         return 2
     cores = os.cpu_count() or 1
-    workers: dict[Lane, int] = {"processes": cores * PROCESSES_PER_CORE, "computation": 1}
+    workers: list[Worker] = [("processes",)] * (cores * PROCESSES_PER_CORE) + [("computation",)]
     return SuiteRun(parts(tests, cores), workers, show_passed=False).all()
 
 

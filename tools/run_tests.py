@@ -1,9 +1,10 @@
 """Runs the parts of the test suite and prints the progress.
 
 `test` is what continuous integration runs. Its parts run in three lanes, because most of them wait for
-processes half of the time: two parts at a time; the Kubernetes of the tests, which is built and then tested;
+processes half of the time: those with processes; the Kubernetes of the tests, which is built and then tested;
 and the parts that only compute. These and the build have a low priority: they use what the others leave of
-the cores, and do not make a process stall for which a test waits.
+the cores, and do not make a process stall for which a test waits. A worker whose lane is empty takes parts
+with processes; as long as Kubernetes runs, which takes a quarter of the cores, there are few of them.
 
 `soak` runs the long tests, one part after another. A failed part does not stop the others. The output of a
 part is printed when it ends, with its slowest tests. The last lines say which tests were skipped and why, how
@@ -24,7 +25,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -46,9 +47,14 @@ FAILED_TESTS_MAX = 20
 
 
 Lane = Literal["processes", "kubernetes", "computation"]
-WORKERS: dict[Lane, int] = {"processes": 2, "kubernetes": 1, "computation": 1}
-"""How many parts of a lane run at a time. They start in their order."""
-ONE_AT_A_TIME: dict[Lane, int] = dict.fromkeys(WORKERS, 1)
+Worker = tuple[Lane, ...]
+"""The lanes from which a worker takes parts, in their order: from the next one when there is no other."""
+WORKERS: tuple[Worker, ...] = (
+    ("kubernetes", "processes"),
+    ("processes",),
+    ("computation", "processes"),
+)
+ONE_AT_A_TIME: tuple[Worker, ...] = (("kubernetes",), ("processes",), ("computation",))
 """In each lane."""
 
 
@@ -62,7 +68,8 @@ class Part(NamedTuple):
     """Of its processes, 0 (normal) to 19 (lowest priority)."""
 
 
-INTEROP = ROOT / "tests" / "interop"
+INTEROP = "tests/interop"
+INTEGRATION = "tests/integration"
 REPLICAS = ("test_controller", "test_dledger", "test_replica", "test_slave", "test_store")
 """Prefixes of the files of `tests/interop` that test brokers, controllers and stores."""
 FAULTS = (
@@ -78,14 +85,27 @@ FAULTS = (
 """Prefixes of those that test clients while a master or a disk fails."""
 
 
-def interop(*prefixes: str) -> list[str]:
-    """The files of `tests/interop` whose names begin with one of these prefixes."""
-    names = sorted(path.name for path in INTEROP.glob("test_*.py"))
-    return [str((INTEROP / name).relative_to(ROOT)) for name in names if name.startswith(prefixes)]
+COMMANDS = ("test_a", "test_b", "test_chaos", "test_command", "test_console")
+"""Prefixes of the files of `tests/integration` that test sidecars, commands and the console."""
+BROKER_ROOMS = ("broker", "controller", "dledger", "store")
+"""Folders of `tests/unit`."""
 
 
-CLIENTS = sorted(set(interop("")) - set(interop(*REPLICAS, *FAULTS)))
-"""The other files of `tests/interop`; they test clients and tools."""
+def files(folder: str, *prefixes: str) -> list[str]:
+    """The files of this folder whose names begin with one of these prefixes."""
+    names = sorted(path.name for path in (ROOT / folder).glob("test_*.py"))
+    return [f"{folder}/{name}" for name in names if name.startswith(prefixes)]
+
+
+def other_files(folder: str, *prefixes: str) -> list[str]:
+    """The other files of this folder."""
+    return sorted(set(files(folder, "")) - set(files(folder, *prefixes)))
+
+
+def other_rooms() -> list[str]:
+    """The tests in `tests/unit` that are not in one of `BROKER_ROOMS`."""
+    rooms = sorted(path.parent.name for path in (ROOT / "tests" / "unit").glob("*/__init__.py"))
+    return [f"tests/unit/{room}" for room in rooms if room not in BROKER_ROOMS] + files("tests/unit", "")
 
 
 def pytest(name: str, *paths: str, lane: Lane = "processes", niceness: int = 0) -> Part:
@@ -110,7 +130,7 @@ def soak(folder: str) -> Part:
     return Part(f"soak: {folder}", command)
 
 
-# The longest parts first, so that both workers finish at about the same time.
+# Those that measure pauses first, as long as few others run.
 TEST = [
     Part(
         "kubernetes: programs and images",
@@ -126,11 +146,13 @@ TEST = [
     check("types", str(BIN / "mypy"), *MYPY_CACHE),
     computation("simulation: seeded faults", "tests/simulation"),
     computation("spark: audits", "tests/spark"),
-    pytest("interop: clients under faults", *interop(*FAULTS)),
-    pytest("interop: brokers, controllers, stores", *interop(*REPLICAS)),
-    pytest("unit tests", "tests/unit"),
-    pytest("interop: clients and tools", *CLIENTS),
-    pytest("integration: real processes", "tests/integration"),
+    pytest("interop: clients under faults", *files(INTEROP, *FAULTS)),
+    pytest("interop: brokers, controllers, stores", *files(INTEROP, *REPLICAS)),
+    pytest("integration: groups", *other_files(INTEGRATION, *COMMANDS)),
+    pytest("interop: clients and tools", *other_files(INTEROP, *REPLICAS, *FAULTS)),
+    pytest("integration: sidecars, commands, console", *files(INTEGRATION, *COMMANDS)),
+    pytest("unit tests: brokers and stores", *(f"tests/unit/{room}" for room in BROKER_ROOMS)),
+    pytest("unit tests: all other rooms", *other_rooms()),
 ]
 NEWEST = Part(
     "soak: interop with the newest RocketMQ",
@@ -157,9 +179,9 @@ def skip_summary(output: str) -> Counter[str]:
 class SuiteRun:
     """One run of parts."""
 
-    def __init__(self, parts: list[Part], workers: Mapping[Lane, int], *, show_passed: bool = True) -> None:
-        """`workers` is how many parts of each lane run at a time; `show_passed` is whether the output of
-        parts that passed is printed, too."""
+    def __init__(self, parts: list[Part], workers: Sequence[Worker], *, show_passed: bool = True) -> None:
+        """As many parts run at a time as there are `workers`; `show_passed` is whether the output of parts
+        that passed is printed, too."""
         self.parts = parts
         self.workers = workers
         self.show_passed = show_passed
@@ -173,10 +195,9 @@ class SuiteRun:
 
     def all(self) -> int:
         """Runs all parts; returns the exit status, 1 if one failed."""
-        lanes = [lane for lane, count in self.workers.items() for _ in range(count)]
-        with ThreadPoolExecutor(len(lanes)) as pool:
+        with ThreadPoolExecutor(len(self.workers)) as pool:
             try:
-                for done in [pool.submit(self._work, lane) for lane in lanes]:
+                for done in [pool.submit(self._work, worker) for worker in self.workers]:
                     done.result()
             except BaseException:
                 self._end_now()
@@ -188,10 +209,11 @@ class SuiteRun:
             print("\n    ".join([f"  failed: {name}", *tests[:FAILED_TESTS_MAX]]))
         return 1 if self.failed else 0
 
-    def _work(self, lane: Lane) -> None:
-        """Runs parts of a lane until none is left."""
-        while (numbered := self._next_part(lane)) is not None:
-            self._run_part(*numbered)
+    def _work(self, worker: Worker) -> None:
+        """Runs parts of one lane after the other until none is left."""
+        for lane in worker:
+            while (numbered := self._next_part(lane)) is not None:
+                self._run_part(*numbered)
 
     def _next_part(self, lane: Lane) -> tuple[int, Part] | None:
         with self._lock:

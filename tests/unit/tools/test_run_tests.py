@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.run_tests import ONE_AT_A_TIME, TEST, WORKERS, Lane, Part, SuiteRun, skip_summary
+from tools.run_tests import ONE_AT_A_TIME, ROOT, TEST, WORKERS, Lane, Part, SuiteRun, skip_summary
 
 
 def part(name: str, code: str, lane: Lane = "processes", niceness: int = 0) -> Part:
@@ -96,6 +96,20 @@ def test_the_parts_of_a_lane_run_in_their_order(capsys: pytest.CaptureFixture[st
     assert SuiteRun([part(name, "") for name in names], ONE_AT_A_TIME).all() == 0
     started = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.endswith("…")]
     assert started == names
+
+
+def test_a_worker_whose_lane_is_empty_takes_parts_of_its_next_one(capsys: pytest.CaptureFixture[str]) -> None:
+    parts = [part("first", ""), part("second", ""), part("on a cluster", "", "kubernetes")]
+    assert SuiteRun(parts, [("kubernetes", "processes")]).all() == 0
+    started = [line for line in capsys.readouterr().out.splitlines() if line.endswith("…")]
+    assert started == ["[3/3] on a cluster …", "[1/3] first …", "[2/3] second …"]
+
+
+def test_every_test_is_in_one_part() -> None:
+    given = [Path(one) for part in TEST for one in part.command if one.startswith("tests/")]
+    for file in (ROOT / "tests").rglob("test_*.py"):
+        parts = [one for one in given if file.relative_to(ROOT).is_relative_to(one)]
+        assert len(parts) == 1, f"{file} is in {parts}"
 
 
 def test_the_parts_have_different_names_and_the_cluster_is_built_before_it_is_tested() -> None:
