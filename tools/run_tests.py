@@ -37,8 +37,8 @@ FAILED_TEST = re.compile(r"^(?:FAILED|ERROR) (\S+?::[\w:]+(?:\[.*?\])?|\S+)(?: -
 """A line of pytest's summary; the group is the test's name."""
 SKIPPED_TESTS = re.compile(r"^SKIPPED \[(\d+)\] (\S+?)(?::\d+)?: (.+)$", re.MULTILINE)
 """A line of pytest's summary: the number of tests, the file in which they were skipped, and the reason."""
-SLOWEST = ("--durations=10", "--durations-min=5")
-"""Options of pytest that list the ten slowest tests of a part, and fixtures, that took 5 s and more."""
+SLOWEST = ("--durations=25", "--durations-min=5")
+"""Options of pytest that list the 25 slowest tests of a part, and fixtures, that took 5 s and more."""
 CACHE = os.environ.get("EPOCHMQ_CACHE")
 MYPY_CACHE = ("--cache-dir", str(Path(CACHE) / "mypy")) if CACHE else ()
 """mypy keeps its results where the next clone finds them."""
@@ -144,6 +144,7 @@ TEST = [
     check("import layers", str(BIN / "lint-imports")),
     check("pure modules", sys.executable, "-m", "tools.purity"),
     check("types", str(BIN / "mypy"), *MYPY_CACHE),
+    check("spark: compiled code", sys.executable, "-m", "epochmq_spark.decode.precompile"),
     computation("simulation: seeded faults", "tests/simulation"),
     computation("spark: audits", "tests/spark"),
     pytest("interop: clients under faults", *files(INTEROP, *FAULTS)),

@@ -49,7 +49,7 @@ def backed_up(run: GroupRun, url: str) -> Any:
     return taken
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_a_group_without_disks_comes_back_from_its_backup(tmp_path: Path) -> None:
     run = GroupRun(tmp_path)
     url = str(tmp_path / "backups")

@@ -95,9 +95,9 @@ def test_the_lag_of_a_group_is_what_it_has_not_consumed(command: EpochmqCommand)
     ("options", "offset"),
     [
         (["--to", "earliest"], 0),
-        (["--to", "latest"], 10),
+        pytest.param(["--to", "latest"], 10, marks=pytest.mark.soak),
         (["--offset", "7"], 7),
-        (["--delta", "-2"], 2),
+        pytest.param(["--delta", "-2"], 2, marks=pytest.mark.soak),
         (["--delta", "99"], 10),
         (["--time", "1h"], 0),
     ],

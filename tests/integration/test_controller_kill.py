@@ -19,7 +19,7 @@ COMPACTING: Settings = {"controllerSnapshotEntries": 20, "mappedFileSize": 4096}
     ("rounds", "settings"),
     [
         (12, PLAIN),
-        (8, COMPACTING),
+        pytest.param(8, COMPACTING, marks=pytest.mark.soak),
         pytest.param(200, PLAIN, marks=pytest.mark.soak),
         pytest.param(100, COMPACTING, marks=pytest.mark.soak),
     ],

@@ -55,7 +55,7 @@ def adopt(group: ReplicaGroup, *options: str) -> subprocess.CompletedProcess[str
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
-@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("restarted", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_a_forgotten_group_is_rebuilt_from_its_brokers(group: ReplicaGroup, *, restarted: bool) -> None:
     before = group.epoch()
     if restarted:

@@ -116,6 +116,7 @@ def test_ten_kills_with_synchronous_flush_lose_nothing(tmp_path: Path) -> None:
     print(f"{ledger.acks} acknowledged, {len(ledger.ever_found)} stored, {len(ledger.sent)} sent")
 
 
+@pytest.mark.soak
 def test_kills_with_asynchronous_flush_lose_nothing_either(tmp_path: Path) -> None:
     """The kernel keeps the pages that the process had written."""
     run_rounds(tmp_path, SEED + 1, 4, "ASYNC_FLUSH")

@@ -130,6 +130,7 @@ def run(tmp_path: Path) -> Iterator[QuorumRun]:
     made.here("down")
 
 
+@pytest.mark.soak
 def test_controllers_grow_from_one_to_five_and_shrink_to_three_while_messages_are_sent(
     run: QuorumRun,
 ) -> None:

@@ -65,6 +65,7 @@ def run(tmp_path: Path) -> Iterator[ChangingRun]:
     made.here("down")
 
 
+@pytest.mark.soak
 def test_a_group_grows_from_one_to_five_and_shrinks_to_three_while_messages_are_sent(
     run: ChangingRun,
 ) -> None:

@@ -29,7 +29,7 @@ def ready(run: GroupRun) -> bool:
     return all(one["phase"] == "Ready" for one in run.group()["replicas"])
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_a_restored_volume_and_lost_controllers(tmp_path: Path) -> None:
     run = GroupRun(tmp_path)
     volumes = tmp_path / "state" / "volumes"

@@ -5,7 +5,8 @@ nameserver and the other way round. Tests of clients also run against EpochMQ wi
 rights (`secured`), those of one file in every run. EPOCHMQ_INTEROP_ORACLE may also list the kinds to run,
 among them RocketMQ with the same users (`java-users`).
 
-The scenarios of the Java client run with the client of both releases that `java_env` knows."""
+The scenarios of the Java client run with the client of the release in use, and in the soak with that of the
+newest release that `java_env` knows, too."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ from tests.interop.java_cluster import JavaCluster, OurBrokerCluster, OurNameser
 from tests.interop.java_env import (
     NEWEST,
     REFERENCE,
+    RELEASES,
     JavaMissingError,
     Release,
     in_use,
@@ -87,6 +89,15 @@ CLIENTS_OF_NEWEST = {"ours", "replicas"}
 """The kinds of clusters that the newest release's client runs against, too."""
 
 
+IN_THE_SOAK = () if ORACLE else (pytest.mark.soak,)
+"""The marks of tests with the newest release, which run after those with the release in use."""
+EACH_RELEASE = [
+    pytest.param(release, marks=IN_THE_SOAK if release is NEWEST else (), id=release.version)
+    for release in RELEASES
+]
+"""The releases, for fixtures with one of them."""
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Chooses the clusters of a test, and for a test of a driver's report the clients of both releases."""
     kinds = _kinds_of(metafunc.module.__name__.rpartition(".")[2])
@@ -105,15 +116,16 @@ def _kinds_of(file: str) -> list[ParameterSet]:
 
 
 def _clusters_and_clients(kinds: Sequence[ParameterSet]) -> list[ParameterSet]:
-    """Each of these kinds of clusters with the client of the release in use, and with the newest client where
-    that is another one."""
+    """Each of these kinds of clusters with the client of the release in use, and in the soak with the newest
+    client where that is another one."""
     pairs = []
     for kind in kinds:
         (name,) = kind.values
         pairs.append(pytest.param(name, in_use(), marks=kind.marks, id=str(name)))
         if name in CLIENTS_OF_NEWEST and in_use() != NEWEST:
             own = f"{name}@{NEWEST.version}"  # a cluster of its own, so that topics have the same names
-            pairs.append(pytest.param(own, NEWEST, marks=kind.marks, id=f"{name}-{NEWEST.version}"))
+            marks = (*kind.marks, *IN_THE_SOAK)
+            pairs.append(pytest.param(own, NEWEST, marks=marks, id=f"{name}-{NEWEST.version}"))
     return pairs
 
 

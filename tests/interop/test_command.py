@@ -75,6 +75,7 @@ def test_a_group_of_rocketmq_is_shown_reset_and_deleted(command: EpochmqCommand,
     assert "readers" not in command.text("group", "list", "--all", "-o", "name").splitlines()
 
 
+@pytest.mark.soak
 def test_messages_of_rocketmq_are_found_and_sent_again(command: EpochmqCommand) -> None:
     command.run("topic", "create", "stored", "--queues", "1", *PATIENT)
     lines = b"".join(b"%d\n" % n for n in range(5))

@@ -229,7 +229,7 @@ def settings_of(printed: list[str]) -> dict[str, str]:
     scope="module",
     params=[
         pytest.param(("ours", in_use()), id="ours"),
-        pytest.param(("ours", NEWEST), id="ours-newest"),
+        pytest.param(("ours", NEWEST), id="ours-newest", marks=pytest.mark.soak),
         pytest.param(("java", in_use()), id="java", marks=pytest.mark.soak),
     ],
 )

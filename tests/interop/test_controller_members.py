@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.interop.conftest import EACH_RELEASE
 from tests.interop.java_controllers import java_controller
-from tests.interop.java_env import RELEASES, Release, made_by
+from tests.interop.java_env import Release, made_by
 from tests.support.group_processes import our_controller
 from tests.support.process import wait_until
 from tests.support.replica_group import ReplicaGroup
@@ -53,7 +54,7 @@ class MixedQuorum(ReplicaGroup):
         return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 
 
-@pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.version)
+@pytest.mark.parametrize("release", EACH_RELEASE)
 def test_no_log_is_compacted_and_no_member_added_with_a_rocketmq_controller(
     tmp_path: Path, release: Release
 ) -> None:

@@ -31,7 +31,9 @@ LEADERSHIPS_MAX = 30
 pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
 
 
-@pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])
+@pytest.mark.parametrize(
+    "killed", [pytest.param(False, marks=pytest.mark.soak), True], ids=["stopped", "killed"]
+)
 def test_each_program_continues_the_others_directory(tmp_path: Path, *, killed: bool) -> None:
     sent: list[bytes] = []
     with DLedgerGroup(tmp_path, [our_broker], broker=NO_TIMER_MESSAGES) as group:
@@ -184,7 +186,7 @@ def check_shows_all(group: DLedgerGroup, acknowledged: set[bytes]) -> None:
 @pytest.mark.parametrize(
     "makers",
     [
-        pytest.param((our_broker, our_broker, our_broker), id="ours"),
+        pytest.param((our_broker, our_broker, our_broker), id="ours", marks=pytest.mark.soak),
         pytest.param((our_broker, our_broker, java_broker), id="mostly-ours"),
         pytest.param((java_broker, java_broker, our_broker), id="mostly-rocketmqs", marks=pytest.mark.soak),
     ],
@@ -231,6 +233,7 @@ def test_a_group_led_by_each_of_its_mixed_brokers(tmp_path: Path, program: Facto
         check_complete(group, [one for one in group.brokers if one.make is our_broker], producer)
 
 
+@pytest.mark.soak
 def test_rocketmqs_brokers_are_replaced_one_at_a_time_and_back(tmp_path: Path) -> None:
     """Under a Java client that sends, each of three RocketMQ brokers is stopped and EpochMQ's started in its
     directory, the leader last; then all are replaced by RocketMQ's again. After each step the logs of the
@@ -266,7 +269,7 @@ def test_rocketmqs_brokers_are_replaced_one_at_a_time_and_back(tmp_path: Path) -
 @pytest.mark.parametrize(
     "makers",
     [
-        pytest.param((our_broker, our_broker, java_broker), id="rocketmqs"),
+        pytest.param((our_broker, our_broker, java_broker), id="rocketmqs", marks=pytest.mark.soak),
         pytest.param((java_broker, java_broker, our_broker), id="ours"),
     ],
 )

@@ -176,7 +176,13 @@ def test_another_producer_of_the_group_is_asked_when_the_sender_is_gone(report: 
     assert report["checks_of_other_group"] == 0
 
 
-@pytest.mark.parametrize("client", [in_use(), NEWEST], ids=["own-client", NEWEST.version])
+@pytest.mark.parametrize(
+    "client",
+    [
+        pytest.param(in_use(), id="own-client"),
+        pytest.param(NEWEST, id=NEWEST.version, marks=pytest.mark.soak),
+    ],
+)
 @pytest.mark.parametrize("kind", CLIENT_KINDS)
 def test_a_message_is_not_checked_before_its_immunity_ends(
     kind: str, client: Release, tmp_path: Path

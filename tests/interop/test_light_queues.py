@@ -41,7 +41,7 @@ def turn(directory: Path, number: int, kind: type[Cluster], *, kill: bool) -> li
 @pytest.mark.parametrize(
     "kinds",
     [
-        (OurCluster, OurCluster),
+        pytest.param((OurCluster, OurCluster), marks=pytest.mark.soak),
         (OurCluster, JavaCluster, OurCluster),
         pytest.param((JavaCluster, OurCluster, JavaCluster), marks=pytest.mark.soak),
     ],

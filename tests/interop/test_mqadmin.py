@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.interop.conftest import CLIENT_KINDS, CLUSTERS
+from tests.interop.conftest import CLIENT_KINDS, CLUSTERS, EACH_RELEASE
 from tests.interop.java_cluster import JavaCluster
-from tests.interop.java_env import NEWEST, RELEASES, Release, compile_java, using
+from tests.interop.java_env import NEWEST, Release, compile_java, using
 from tests.interop.mqadmin import CommandOutput, MqAdmin, Step
 from tests.interop.secured_cluster import JavaUsersCluster
 from tests.support.cluster import Cluster
@@ -336,7 +336,7 @@ class MqAdminScenario:
         return (self.admin.directory / name).read_text()
 
 
-@pytest.fixture(scope="module", params=RELEASES, ids=lambda release: release.version)
+@pytest.fixture(scope="module", params=EACH_RELEASE)
 def tool(request: pytest.FixtureRequest) -> Release:
     """The release whose `mqadmin` runs."""
     release: Release = request.param

@@ -45,7 +45,9 @@ GROUPS = [
     ),
     pytest.param((JAVA_QUORUM, [our_broker] * 3), id="ours-under-java", marks=pytest.mark.soak),
     pytest.param(
-        (NEWEST_QUORUM, [our_broker, newest_broker, our_broker]), id="one-newest-broker-under-newest"
+        (NEWEST_QUORUM, [our_broker, newest_broker, our_broker]),
+        id="one-newest-broker-under-newest",
+        marks=pytest.mark.soak,
     ),
     pytest.param(
         (OURS, [newest_broker, our_broker, java_broker]),

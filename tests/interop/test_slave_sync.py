@@ -104,8 +104,8 @@ def wait_equal(pair: Pair) -> None:
     ("master", "slave"),
     [pytest.param(our_broker, java_slave, id="java-copies-ours"),
      pytest.param(java_broker, our_broker, id="ours-copies-java"),
-     pytest.param(our_broker, made_by(NEWEST, java_slave), id="newest-copies-ours"),
-     pytest.param(made_by(NEWEST, java_broker), our_broker, id="ours-copies-newest")],
+     pytest.param(our_broker, made_by(NEWEST, java_slave), id="newest-copies-ours", marks=pytest.mark.soak),
+     pytest.param(made_by(NEWEST, java_broker), our_broker, id="ours-copies-newest", marks=pytest.mark.soak)],
 )  # fmt: skip
 def test_a_slave_copies_all_tables_of_its_master(tmp_path: Path, master: Factory, slave: Factory) -> None:
     """RocketMQ 5.5.0 asks for topics and groups in pages, and sends pages of three to those that ask so. Each

@@ -22,7 +22,8 @@ from epochmq_store.message_store import MessageStore
 from epochmq_store.record import keys_of, tags_code_of
 from epochmq_store.statuses import PutStatus
 from epochmq_store.store_config import StoreConfig
-from tests.interop.java_env import NEWEST, RELEASES, JavaProcess, Release, compile_java, run_java, using
+from tests.interop.conftest import EACH_RELEASE
+from tests.interop.java_env import NEWEST, JavaProcess, Release, compile_java, run_java, using
 from tests.interop.store_files import DELAYS_MS, ENTRIES, QUEUE_FILE, SLOTS, STORE_HOST, V4
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
@@ -38,7 +39,7 @@ V6 = records.encode_host("2001:db8::1", 40000)
 Line = tuple[str, ...]
 
 
-@pytest.fixture(scope="module", params=RELEASES, ids=lambda release: release.version)
+@pytest.fixture(scope="module", params=EACH_RELEASE)
 def release(request: pytest.FixtureRequest) -> Release:
     """The release whose store is tested beside ours."""
     found: Release = request.param

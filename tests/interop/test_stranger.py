@@ -355,7 +355,14 @@ def running(
         run.here("down")
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "mode",
+    [
+        pytest.param("Controller", marks=pytest.mark.soak),
+        "MasterSlave",
+        pytest.param("DLedger", marks=pytest.mark.soak),
+    ],
+)
 def test_a_stranger_disturbs_no_client(tmp_path: Path, mode: str) -> None:
     with running(tmp_path, mode, PATIENT, STEADY_CONTROLLERS) as run:
 

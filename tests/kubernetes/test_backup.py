@@ -176,6 +176,7 @@ def restore_pods(groups: Groups) -> list[str]:
     return [one.metadata.name for one in listed if "-restore" in one.metadata.name]
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("started", "storage")
 def test_a_new_group_starts_from_a_backup_and_later_replicas_copy_its_log(groups: Groups) -> None:
     two_replicas(groups)
@@ -203,6 +204,7 @@ def test_a_new_group_starts_from_a_backup_and_later_replicas_copy_its_log(groups
     assert "after" in everything(groups, "copy", [*bodies, "after"])
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("started", "storage")
 def test_a_restore_that_fails_starts_no_broker_and_says_what_to_do(groups: Groups) -> None:
     groups.apply("ControllerGroup", "copy", {"replicas": 1})

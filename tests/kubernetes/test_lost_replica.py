@@ -100,6 +100,7 @@ def spread(groups: Groups, started: Operator, clients: str) -> Iterator[Traffic]
     traffic.check_equal(3)
 
 
+@pytest.mark.soak
 def test_a_replica_whose_node_is_lost_gets_a_new_volume_and_identity(spread: Traffic) -> None:
     groups, cluster = spread.groups, spread.groups.cluster
     _, second = cluster.nodes

@@ -89,6 +89,7 @@ def _seconds(stamp: str) -> float:
     return datetime.fromisoformat(stamp).timestamp()
 
 
+@pytest.mark.soak
 def test_an_operator_that_is_stopped_releases_the_lease(
     cluster: Cluster, groups: Groups, tmp_path: Path
 ) -> None:

@@ -49,6 +49,7 @@ def test_groups_under_shared_controllers_prove_their_membership_from_the_beginni
     order(groups, f"EPOCHMQ_MEMBER_SECRET={SECRET_FILE}")
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("started")
 def test_an_existing_group_gets_a_secret_by_updates(groups: Groups) -> None:
     spec: dict[str, Any] = {"replicas": 2, "controllers": {"replicas": 1}}

@@ -55,6 +55,7 @@ def test_a_minimal_resource_becomes_ready_heals_and_then_nothing_is_written(grou
     groups.settled(30)
 
 
+@pytest.mark.soak
 def test_the_next_operator_finishes_a_creation_killed_at_every_step(
     cluster: Cluster, groups: Groups, tmp_path: Path
 ) -> None:

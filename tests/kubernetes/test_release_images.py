@@ -25,7 +25,7 @@ def blob(archive: tarfile.TarFile, digest: str) -> bytes:
     return file.read()
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_an_image_is_released_with_its_bill_of_materials_and_its_checksum(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -145,6 +145,7 @@ def test_killed_container_starts_again_in_its_pod(cluster: Cluster, namespace: s
     assert after.status.container_statuses[0].last_state.terminated.exit_code == 128 + signal.SIGKILL
 
 
+@pytest.mark.soak
 def test_node_without_its_kubelet_is_not_ready_until_it_is_back(cluster: Cluster) -> None:
     """The control plane notices both, and a node whose power failed comes back as well."""
     node = cluster.nodes[1]
@@ -246,7 +247,8 @@ def starter(cluster: Cluster) -> Iterator[Starter]:
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak), signal.SIGKILL]
+    "number",
+    [pytest.param(one, marks=pytest.mark.soak) for one in (signal.SIGINT, signal.SIGTERM)] + [signal.SIGKILL],
 )
 def test_interrupted_tests_leave_nothing_of_their_cluster(
     cluster: Cluster, starter: Starter, number: signal.Signals
@@ -260,6 +262,7 @@ def test_interrupted_tests_leave_nothing_of_their_cluster(
     assert cluster.core.list_node().items, "the other cluster lives on"
 
 
+@pytest.mark.soak
 def test_start_removes_the_leftovers_of_a_killed_cluster(cluster: Cluster, starter: Starter) -> None:
     """SIGKILL to a cluster's first process ends everything in it, and the files go with the next start."""
     starter.wait_started()

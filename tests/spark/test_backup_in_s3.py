@@ -37,6 +37,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
         pytest.skip(str(error))
 
 
+@pytest.mark.soak
 def test_backups_in_a_bucket_are_incremental_and_come_back(server: S3Server, tmp_path: Path) -> None:
     store, storage = tmp_path / "store", open_storage(server.location("incremental"))
     found = []

@@ -58,6 +58,7 @@ def places(rows: Iterable[dict[str, Any]]) -> Counter[tuple[Any, ...]]:
     return Counter(tuple(row.get(name) for name in PLACE) for row in rows if row["kind"] != "more")
 
 
+@pytest.mark.soak
 def test_of_a_wrecked_group_with_many_queues_both_ways_find_the_same(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -88,7 +88,7 @@ def test_every_file_has_its_checksum(released: Path) -> None:
         assert hashlib.sha256((released / name).read_bytes()).hexdigest() == digest
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_the_same_commit_gives_the_same_bytes(released: Path, tmp_path: Path) -> None:
     release.make_release(tmp_path / "again")
     assert (tmp_path / "again" / release.SUMS).read_text() == (released / release.SUMS).read_text()

@@ -10,7 +10,7 @@ from tests.unit.operator.plans.fake_api import FakeApi
 
 IDLE_ROUNDS = 2
 """A change has ended when the operator did nothing in so many rounds."""
-STEPS = [pytest.param(4, id="every fourth"), pytest.param(1, id="every one", marks=pytest.mark.soak)]
+STEPS = [pytest.param(8, id="every eighth"), pytest.param(1, id="every one", marks=pytest.mark.soak)]
 """From one effect after which an operator is killed to the next: all of them only in the soak."""
 
 
