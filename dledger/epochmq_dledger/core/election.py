@@ -38,6 +38,10 @@ REVOTE_MS = 20
 """When enough Java voters were not ready, a candidate asks again after this time. They need up to 10 ms
 (`DLedgerLeaderElector.StateMaintainer`)."""
 
+RESPONSE_WAIT_MAX_MS = 1000
+"""The longest time that a candidate waits in addition for responses that were late before."""
+_DOUBLINGS_MAX = 16
+
 _NEWER_LEDGER = (VoteResult.REJECT_EXPIRED_LEDGER_TERM, VoteResult.REJECT_SMALL_LEDGER_END_INDEX)
 _NEWER_TERM = (VoteResult.REJECT_EXPIRED_VOTE_TERM, VoteResult.REJECT_TERM_SMALL_THAN_LEDGER)
 
@@ -69,6 +73,10 @@ class Election:
         """Those of them that count if all voters vote for this peer (see `rejoin`)."""
         self.increase_term = False
         """Whether the next candidacy beside Java peers moves to a new term."""
+        self.unanswered = 0
+        """How many candidacies ended before a quorum responded, since this peer last knew a leader."""
+        self._asked_again: set[str] = set()
+        """The voters that this candidacy has asked twice."""
         self.barred_term = member.term if member.voted_for == member.settings.self_id else None
         """The term that this peer must not lead because it may have led it before a restart: it may have lost
         entries of that term that others hold, and would append different entries at the same indexes. With
@@ -120,6 +128,7 @@ class Election:
         self.leader_contact_ms = now_ms
         self.candidacy = Candidacy.NONE
         self.increase_term = False
+        self.unanswered = 0
         member.become(RaftRole.FOLLOWER, leader)
         return True
 
@@ -204,6 +213,16 @@ class Election:
         if response.vote_result is VoteResult.REJECT_TERM_SMALL_THAN_LEDGER:
             response.term = member.log.end_term
         member.reply(call, request, response)
+        self._ask_again(request.local_id)
+
+    def _ask_again(self, peer: str | None) -> None:
+        """Asks a voter for its vote again that can be reached once more: a candidate that has waited in vain
+        for long would otherwise wait longer than it must. Once for each voter and candidacy."""
+        if not self.unanswered or self.candidacy is Candidacy.NONE or peer in self._asked_again:
+            return
+        if peer in self.member.other_voters and peer not in self.vote_results:
+            self._asked_again.add(peer)
+            self._request_vote(peer)
 
     def _check_candidate(self, request: VoteRequest, now_ms: int) -> VoteResult:
         """Whether the candidate is known, and its log is at least as new as this peer's (Raft §5.4.1)."""
@@ -272,6 +291,16 @@ class Election:
     # Candidacies --------------------------------------------------------------------------------------------
 
     @property
+    def _response_wait_ms(self) -> int:
+        """How much longer than usual a candidate waits for responses. Where the network is slow, or the peers
+        get little of their processors, each may take longer than a candidacy. So the wait doubles with each
+        candidacy that a quorum did not respond to, up to a bound."""
+        if self.unanswered == 0:
+            return 0
+        doublings = min(self.unanswered - 1, _DOUBLINGS_MAX)
+        return min(self.member.settings.vote_interval_min_ms << doublings, RESPONSE_WAIT_MAX_MS)
+
+    @property
     def _may_stand(self) -> bool:
         """Whether this peer has lost no data, or may be elected by all."""
         return self.member.rejoin is None or self.member.rejoin.votes_if_all
@@ -307,11 +336,12 @@ class Election:
         voted_elsewhere = candidacy is Candidacy.VOTE and member.voted_for != member.settings.self_id
         own = VoteResult.REJECT_ALREADY_VOTED if voted_elsewhere else VoteResult.ACCEPT
         self._votes_if_all = set()
+        self._asked_again = set()
         if own is VoteResult.ACCEPT and member.rejoin is not None:
             own = VoteResult.REJECT_UNKNOWN_LEADER
             self._votes_if_all.add(member.settings.self_id)
         self.vote_results = {member.settings.self_id: own}
-        self._schedule_candidacy(now_ms, 0)
+        self._schedule_candidacy(now_ms, self._response_wait_ms)
         for peer in member.other_voters:
             self._request_vote(peer)
         self._count_votes(now_ms)
@@ -402,6 +432,7 @@ class Election:
                 self.request_votes_in_new_term(now_ms)
             else:
                 self.candidacy = Candidacy.NONE
+                self.unanswered = 0
                 if member.rejoin is not None:  # no disk that took part has anything that this one lacks
                     member.rejoin = None
                     member.emit(RejoinCompleted())
@@ -422,6 +453,7 @@ class Election:
         if VoteResult.REJECT_ALREADY_HAS_LEADER in results:
             self._schedule_candidacy(now_ms, self.election_timeout_ms if voted else 0)
         elif len(results) < quorum:
+            self.unanswered += 1
             self._schedule_candidacy(now_ms, 0)
         elif len(results) - newer_logs < quorum:
             self._schedule_candidacy(now_ms, member.settings.vote_interval_max_ms)
