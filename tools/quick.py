@@ -4,8 +4,8 @@
 run ruff, the import layers, the pure modules, the types, some seeds of each simulated world, and unit tests.
 Spark, Java and Kubernetes are not needed. Tests with the mark `long` are left to `make test`.
 
-The unit tests are divided by their files into shares, one for each process of pytest: so each collects only
-its own tests.
+The unit tests are divided by their files into shares, each for a process of pytest, which collects only its
+own tests.
 
 A room is a root of the product such as `store`, whose code is in `store/epochmq_store`, or a package inside
 one, or any other folder of `tests/unit`. Its unit tests are in the folder of `tests/unit` with its name, or
@@ -23,8 +23,10 @@ from tools.run_tests import BIN, ROOT, Part, SuiteRun, Worker
 UNIT_TESTS = Path("tests", "unit")
 SIMULATED_SEEDS = 3
 """Of each world; `make test` runs hundreds."""
-PROCESSES_PER_CORE = 4
+PROCESSES_PER_CORE = 8
 """That run unit tests: most of their time is waiting, for events and for files."""
+SHARES_PER_CORE = 12
+"""Of the unit tests: smaller ones than one for each process, because some wait much longer than others."""
 
 
 class UnknownRoomError(Exception):
@@ -73,7 +75,7 @@ def shares(tests: Path, count: int, checkout: Path = ROOT) -> list[list[str]]:
 def parts(tests: Path, cores: int) -> list[Part]:
     """The parts of a run with these unit tests, on so many cores."""
     pytest = [sys.executable, "-m", "pytest", "-q", "-m", "not soak and not long"]
-    divided = shares(tests, cores * PROCESSES_PER_CORE)
+    divided = shares(tests, cores * SHARES_PER_CORE)
     return [
         *(
             Part(f"unit tests {number} of {len(divided)}", [*pytest, *share])

@@ -85,19 +85,19 @@ class RaftGroup:
     async def stop(self, name: str) -> None:
         await self.running.pop(name).stop()
 
-    async def leader(self) -> DLedgerPeer:
-        """The leader, once a majority of its voters follows it: until then another candidate may take its
-        place."""
+    async def leader(self, *, without: str = "") -> DLedgerPeer:
+        """The leader, once all voters that run follow it, but for the one that cannot: until then another
+        candidate may take its place."""
 
         def find() -> DLedgerPeer | None:
             leading = [r.peer for r in self.running.values() if r.peer.role is RaftRole.LEADER]
             leader = max(leading, key=lambda peer: peer.term, default=None)
             if leader is None:
                 return None
-            own = leader.node.member
-            members = [r.peer.node.member for r in self.running.values()]
-            following = sum((member.term, member.leader) == (own.term, own.leader) for member in members)
-            return leader if following >= own.quorum else None
+            own, reachable = leader.node.member, self.running.keys() - {without}
+            voters = [self.running[name].peer.node.member for name in own.voters if name in reachable]
+            following = sum((member.term, member.leader) == (own.term, own.leader) for member in voters)
+            return leader if following == len(voters) >= own.quorum else None
 
         await until(lambda: find() is not None)
         found = find()
