@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from epochmq_operator.plans.conditions import timestamp
-from epochmq_operator.plans.ended_pods import termination_of, why_it_ended
+from epochmq_operator.plans.ended_pods import number_in, termination_of, why_it_ended
 from epochmq_operator.plans.objects import Manifest, metadata
 from epochmq_operator.plans.scheduled_runs import ScheduledRun
 
@@ -28,17 +28,17 @@ class BackupOutcome:
     def entry(self, run: ScheduledRun, finished: str) -> dict[str, Any]:
         """The entry for the history."""
         found = self.taken or {}
-        stored_ms = _number(found, "lastStoredMs")
+        stored_ms = number_in(found, "lastStoredMs")
         numbers = (
             {}
             if self.taken is None
             else {
-                "logStart": _number(found, "logStart"),
-                "logEnd": _number(found, "logEnd"),
+                "logStart": number_in(found, "logStart"),
+                "logEnd": number_in(found, "logEnd"),
                 "lastMessage": timestamp(stored_ms / 1000) if stored_ms else "",
-                "bytes": _number(found, "bytes"),
-                "uploadedBytes": _number(found, "uploadedBytes"),
-                "deleted": _number(found, "pruned"),
+                "bytes": number_in(found, "bytes"),
+                "uploadedBytes": number_in(found, "uploadedBytes"),
+                "deleted": number_in(found, "pruned"),
             }
         )
         return {
@@ -66,8 +66,3 @@ def outcome_of(pod: Manifest) -> BackupOutcome | None:
         return BackupOutcome(taken=found)
     reason = "DeadlineExceeded" if status.get("reason") == "DeadlineExceeded" else "PodFailed"
     return BackupOutcome(reason=reason, message=f"{metadata(pod).get('name')}: {why_it_ended(pod)}")
-
-
-def _number(found: Mapping[str, Any], key: str) -> int:
-    value = found.get(key)
-    return value if type(value) is int else 0

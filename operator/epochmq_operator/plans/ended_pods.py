@@ -17,6 +17,12 @@ def termination_of(pod: Manifest) -> Mapping[str, Any]:
     return _json_object(_terminated(pod).get("message"))
 
 
+def number_in(termination: Mapping[str, Any], key: str) -> int:
+    """A number of a termination message; 0 without one."""
+    value = termination.get(key)
+    return value if type(value) is int else 0
+
+
 def why_it_ended(pod: Manifest) -> str:
     """Why a pod ended, by its own termination message if it left one."""
     status, ended = pod.get("status") or {}, _terminated(pod)

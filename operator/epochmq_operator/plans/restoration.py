@@ -42,7 +42,7 @@ from epochmq_operator.manifests.restore_pod import (
 )
 from epochmq_operator.plans.conditions import seconds_of
 from epochmq_operator.plans.effects import Apply, Create, Delete, Effect, SetAnnotation
-from epochmq_operator.plans.ended_pods import is_owned, termination_of, why_it_ended
+from epochmq_operator.plans.ended_pods import is_owned, number_in, termination_of, why_it_ended
 from epochmq_operator.plans.objects import (
     Manifest,
     Owner,
@@ -284,7 +284,9 @@ def _chosen(restore: _Restore) -> PlanStep:
     found = termination_of(pod)
     if (pod.get("status") or {}).get("phase") != "Succeeded" or not isinstance(found.get("backup"), str):
         return _waits(message, _why_unfinished(restore, pod))
-    record = RestoreRecord(RESTORING, found["backup"], _number(found, "logStart"), _number(found, "logEnd"))
+    record = RestoreRecord(
+        RESTORING, found["backup"], number_in(found, "logStart"), number_in(found, "logEnd")
+    )
     return _made("RestoringBackup", f"restores backup {record.backup}", recorded=record)
 
 
@@ -332,7 +334,9 @@ def _with_backup(record: RestoreRecord, pods: Sequence[Manifest]) -> list[Effect
 
 def _finished(restore: _Restore, record: RestoreRecord, results: Sequence[Mapping[str, Any]]) -> PlanStep:
     """The step when all volumes are restored: they must be the same, and the group must be new."""
-    ends = {(found.get("backup"), _number(found, "logStart"), _number(found, "logEnd")) for found in results}
+    ends = {
+        (found.get("backup"), number_in(found, "logStart"), number_in(found, "logEnd")) for found in results
+    }
     if len(ends) != 1:
         listed = "; ".join(f"backup {one} up to offset {end}" for one, _, end in sorted(ends, key=str))
         claims = " ".join(restore.claim_name(ordinal) for ordinal in restore.ordinals)
@@ -405,11 +409,6 @@ def _why_unfinished(restore: _Restore, pod: Manifest) -> str:
 
 def _annotated(found: Manifest, key: str, value: str) -> SetAnnotation:
     return SetAnnotation(ref_of(found), str(metadata(found).get("resourceVersion", "")), key, value)
-
-
-def _number(found: Mapping[str, Any], key: str) -> int:
-    value = found.get(key)
-    return value if type(value) is int else 0
 
 
 def _listed(names: Sequence[str]) -> str:

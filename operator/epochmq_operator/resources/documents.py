@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
@@ -22,6 +22,10 @@ class DocumentModel(BaseModel):
     immutable."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, alias_generator=to_camel)
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        """The same instance, which nobody changes: pydantic would copy its defaults for every document."""
+        return self
 
 
 M = TypeVar("M", bound=BaseModel)

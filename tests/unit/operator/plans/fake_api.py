@@ -25,6 +25,7 @@ from epochmq_operator.plans.effects import (
     RemoveAnnotation,
     SetFinalizers,
 )
+from epochmq_operator.plans.indexed_objects import IndexedObjects
 from epochmq_operator.plans.objects import Owner, Ref, digest, metadata, ref_of, with_owner
 from epochmq_operator.plans.observed_state import NodeState, ObservedState, RejectedReload
 from epochmq_operator.plans.reconciliation import reconcile
@@ -631,7 +632,7 @@ class FakeApi:
         self.limit.begin((ref, self.objects[ref]) for ref in self.resources())
         observed = ObservedState(
             found,
-            self.visible_objects(),
+            self._indexed_objects(),
             self.states(),
             users=self.users(resource),
             can_reload=self.can_reload and (self.reloads_brokers or resource.kind != "BrokerGroup"),
@@ -663,6 +664,13 @@ class FakeApi:
     def visible_objects(self) -> Mapping[Ref, Mapping[str, Any]]:
         """The objects that the operator knows of."""
         return self.objects
+
+    def _indexed_objects(self) -> IndexedObjects:
+        """The same, as the operator keeps them."""
+        found = IndexedObjects()
+        for ref, one in self.visible_objects().items():
+            found.put(ref, dict(one))
+        return found
 
     def replace_operator(self, parallel_updates: int = PARALLEL_UPDATES) -> None:
         """Another operator takes over, which remembers nothing."""
