@@ -71,7 +71,6 @@ def test_twenty_minutes_of_every_fault_under_rocketmqs_clients(tmp_path: Path) -
     rounds_of(tmp_path, SOAK_S)
 
 
-@pytest.mark.soak
 @pytest.mark.timeout(1200)
 @pytest.mark.usefixtures("_needs_file_systems")
 def test_half_a_minute_of_faults_and_power_cuts_under_messages_of_every_kind(tmp_path: Path) -> None:

@@ -176,7 +176,6 @@ def restore_pods(groups: Groups) -> list[str]:
     return [one.metadata.name for one in listed if "-restore" in one.metadata.name]
 
 
-@pytest.mark.soak
 @pytest.mark.usefixtures("started", "storage")
 def test_a_new_group_starts_from_a_backup_and_later_replicas_copy_its_log(groups: Groups) -> None:
     two_replicas(groups)
