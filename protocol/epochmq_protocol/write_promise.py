@@ -31,8 +31,10 @@ class WritePromiseRequestHeader(Header, kw_only=True):
 
 class WritePromiseResponseHeader(Header, kw_only=True):
     """Response to WRITE_PROMISE. `process`: a random name of the master's process. `number`: the next stamp,
-    0 for none. `has_stopped`: this process does not write under this epoch, and will not."""
+    0 for none. `has_stopped`: this process does not write under this epoch, and will not. `may_write`: it
+    may, by a lease or by promises; earlier releases do not say so."""
 
     process: str = ""
     number: Long = 0
     has_stopped: bool = False
+    may_write: bool = False

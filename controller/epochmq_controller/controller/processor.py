@@ -59,6 +59,7 @@ from epochmq_protocol.headers_controller import (
     ADOPTS_STORE_FIELD,
     CONFIRMED_BY_ALL_FIELD,
     FENCED_EPOCH_FIELD,
+    HEARS_MASTER_FIELD,
     INCARNATION_FIELD,
     LEASE_EPOCH_FIELD,
     LEASE_MS_FIELD,
@@ -329,7 +330,7 @@ class ControllerProcessor:
             remark = "; ".join(["Heart beat with empty brokerId", *faults])
             return response(command, ResponseCode.CONTROLLER_INVALID_REQUEST, remark)
         ext = command.ext or {}
-        confirmed = _number(ext, CONFIRMED_BY_ALL_FIELD)
+        confirmed, heard = _number(ext, CONFIRMED_BY_ALL_FIELD), _number(ext, HEARS_MASTER_FIELD)
         heartbeat = Heartbeat(
             last_ms=0,
             timeout_ms=header.heartbeat_timeout_mills or TIMEOUT_DEFAULT_MS,
@@ -342,6 +343,7 @@ class ControllerProcessor:
             in_doubt=ext.get(LOG_IN_DOUBT_FIELD) == "true",
             confirmed_by_all=confirmed if confirmed is not None else -1,
             lineage=ext.get(INCARNATION_FIELD, ""),
+            hears_epoch=heard if heard is not None else -1,
         )
         replica = (header.cluster_name, header.broker_name, header.broker_id)
         fenced, wanted = _number(ext, FENCED_EPOCH_FIELD), _number(ext, LEASE_EPOCH_FIELD)

@@ -27,6 +27,9 @@ class ControllerTables:
         self.settings = settings
         self.groups = ReplicaGroups()
         self.heartbeats = HeartbeatTable()
+        self.ended_masters: dict[str, int] = {}
+        """By group: the epoch of a master whose connection has closed and that has sent no heartbeat
+        since."""
         self.confirmed: dict[str, OffsetConfirmedByAll] = {}
         """What this controller has heard from heartbeats while it leads, and what groups without a master
         keep (`ReplicaGroup.confirmed_offset`)."""
@@ -37,12 +40,30 @@ class ControllerTables:
         self._tokens = 0
 
     def alive(self, cluster: str, name: str, broker_id: int) -> ReplicaLiveInfo | None:
-        """What the heartbeats of a broker say, None if they have timed out."""
-        return self.heartbeats.live_info((cluster, name, broker_id), self.now_ms)
+        """What is known of a living broker, None of a dead one: what its heartbeats say, or that its replicas
+        hear it."""
+        found = self.heartbeats.live_info((cluster, name, broker_id), self.now_ms)
+        return found if found is not None else self._heard_master(cluster, name, broker_id)
 
     def lives(self, cluster: str, name: str, broker_id: int) -> bool:
-        """Whether the heartbeats of a broker have not timed out."""
+        """Whether a broker is alive."""
         return self.alive(cluster, name, broker_id) is not None
+
+    def _heard_master(self, cluster: str, name: str, broker_id: int) -> ReplicaLiveInfo | None:
+        """A master that this controller does not hear, but a member of the SyncStateSet does. The controllers
+        may have been cut off: those that reach them first must not take the place of one that serves. A
+        closed connection says more than what replicas have heard before it."""
+        group = self.groups.get(name)
+        if group is None or (group.cluster_name, group.master_id) != (cluster, broker_id):
+            return None
+        replica, epoch = group.replicas.get(broker_id), group.master_epoch
+        if replica is None or self.ended_masters.get(name) == epoch:
+            return None
+        for member in group.sync_state_set - {broker_id}:
+            beat = self.heartbeats.table.get((cluster, name, member))
+            if beat is not None and beat.hears(epoch, self.now_ms):
+                return ReplicaLiveInfo(epoch, address=replica.address, lineage=replica.incarnation)
+        return None
 
     def is_master(self, name: str, broker_id: int, epoch: int) -> bool:
         """Whether a broker is the group's master of this epoch."""

@@ -11,6 +11,8 @@ import msgspec
 from epochmq_controller.replica_groups.election_policy import ReplicaLiveInfo
 
 TIMEOUT_DEFAULT_MS = 10_000
+HEARSAY_MS = 2000
+"""How long a replica's word counts that it hears its master: two heartbeats, by default."""
 
 
 class Heartbeat(msgspec.Struct, gc=False):
@@ -33,6 +35,12 @@ class Heartbeat(msgspec.Struct, gc=False):
     """The replica's log ends before the offset that every member had (`offset_confirmed_by_all`)."""
     lineage: str = ""
     """The incarnations of the replica's store (`incarnations`); empty if it names none."""
+    hears_epoch: int = -1
+    """The epoch of a master that has answered the replica just now, and may write; -1 for none."""
+
+    def hears(self, epoch: int, now_ms: int) -> bool:
+        """Whether the replica hears the master of this epoch."""
+        return self.hears_epoch == epoch and self.last_ms + HEARSAY_MS >= now_ms
 
     def alive(self, now_ms: int) -> bool:
         """Whether the heartbeat is recent enough."""

@@ -154,7 +154,7 @@ class ControllerStateMachine:
             case LeadershipCheckCompleted(token=token, leads=leads):
                 self._complete_check(token, leads=leads)
             case ChannelClosed(channel=channel):
-                self._on_dead(state.heartbeats.remove_channel(channel), "its connection closed")
+                self._on_closed(state.heartbeats.remove_channel(channel))
             case LeadershipChanged(term=term):
                 self._on_leadership(term)
         self._advance()
@@ -227,8 +227,10 @@ class ControllerStateMachine:
                 self._recall_confirmed(name)
             if group is None or group.master_id is not None:
                 self._queues.wait_reasons.pop(name, None)
-            if state.leases is not None and group is None:
-                state.leases.forget(name)
+            if group is None:
+                state.ended_masters.pop(name, None)
+                if state.leases is not None:
+                    state.leases.forget(name)
         elif not entry.body and entry.term == self._term and state.leases is None:
             self._begin_to_lead(entry.term)
 
@@ -250,14 +252,26 @@ class ControllerStateMachine:
 
     # Replicas -----------------------------------------------------------------------------------------------
 
+    def _on_closed(self, replicas: list[BrokerIdentityInfo]) -> None:
+        """The connection of these replicas has closed."""
+        state = self._state
+        for _, name, broker_id in replicas:
+            group = state.groups.get(name)
+            if group is not None and group.master_id == broker_id:
+                state.ended_masters[name] = group.master_epoch
+        self._on_dead(replicas, "its connection closed")
+
     def _on_dead(self, replicas: list[BrokerIdentityInfo], reason: str) -> None:
         """Replaces dead replicas that were masters."""
         state = self._state
         for cluster, name, broker_id in replicas:
-            state.log(f"broker {broker_id} of group {name} ({cluster}) is dead: {reason}", is_warning=True)
+            is_heard = state.lives(cluster, name, broker_id)
+            how = "is heard by its replicas only" if is_heard else "is dead"
+            state.log(f"broker {broker_id} of group {name} ({cluster}) {how}: {reason}", is_warning=True)
             group = state.groups.get(name)
-            if state.leases is not None and group is not None and group.master_id == broker_id:
-                self._queues.trigger_election(name)
+            if state.leases is None or group is None or group.master_id != broker_id or is_heard:
+                continue
+            self._queues.trigger_election(name)
 
     def _on_heartbeat(self, event: HeartbeatReceived) -> None:
         state = self._state
@@ -280,6 +294,8 @@ class ControllerStateMachine:
             ):
                 event.heartbeat.lacks_confirmed = known.is_ahead_of(event.heartbeat.max_offset)
         state.heartbeats.record(event.replica, event.heartbeat)
+        if group is not None and group.master_id == broker_id:
+            state.ended_masters.pop(name, None)
         if leases is not None and group is not None and group.master_id == broker_id:
             if event.heartbeat.lacks_confirmed:
                 self._queues.trigger_election(name)

@@ -23,6 +23,7 @@ from epochmq_protocol.frame import Command, request
 from epochmq_protocol.headers_controller import (
     CONFIRMED_BY_ALL_FIELD,
     FENCED_EPOCH_FIELD,
+    HEARS_MASTER_FIELD,
     INCARNATION_FIELD,
     LEASE_EPOCH_FIELD,
     LEASE_MS_FIELD,
@@ -60,11 +61,13 @@ class HeartbeatLogState:
         gives_up_epoch: Callable[[], int | None] = lambda: None,
         confirmed_by_all: Callable[[], int] = lambda: -1,
         lineage: Callable[[], str] = lambda: "",
+        heard_epoch: Callable[[], int | None] = lambda: None,
     ) -> None:
         """`last_epoch`: the epoch of the last byte. `writable`: the disk accepts writes (not: this broker may
         write). `may_lack`: the log is in doubt. `gives_up_epoch`: see `ReplicaStateMachine`.
         `confirmed_by_all`: the end offset that every member of the SyncStateSet has, -1 if unknown.
-        `lineage`: the names of this process and of former ones of its store."""
+        `lineage`: the names of this process and of former ones of its store. `heard_epoch`: the epoch of the
+        master that has answered this replica just now, and may write."""
         self.last_epoch = last_epoch
         self.max_offset = max_offset
         self.confirm_offset = confirm_offset
@@ -73,6 +76,7 @@ class HeartbeatLogState:
         self.gives_up_epoch = gives_up_epoch
         self.confirmed_by_all = confirmed_by_all
         self.lineage = lineage
+        self.heard_epoch = heard_epoch
 
 
 class ControllerHeartbeats:
@@ -270,6 +274,8 @@ class ControllerHeartbeats:
             ext[CONFIRMED_BY_ALL_FIELD] = str(confirmed)
         if lineage := state.lineage():
             ext[INCARNATION_FIELD] = lineage
+        if (heard := state.heard_epoch()) is not None:
+            ext[HEARS_MASTER_FIELD] = str(heard)
         header = BrokerHeartbeatRequestHeader(
             cluster_name=config.broker_cluster_name,
             broker_addr=config.broker_addr,

@@ -96,6 +96,7 @@ class ReplicasManager:
                 lambda: self._state_machine.gives_up_epoch if self._state_machine is not None else None,
                 lambda: components.ha.confirmed_by_all,
                 lambda: self._incarnations.lineage,
+                self._heard_epoch,
             ),
         )
         components.store.state.on_fsync_failure.append(self.heartbeats.send_now)
@@ -436,6 +437,11 @@ class ReplicasManager:
             self.gate.relay(master_address)
         else:
             self.gate.master_changed(master_address)
+
+    def _heard_epoch(self) -> int | None:
+        """The epoch of the master that has answered this replica just now, and may write."""
+        machine = self._state_machine
+        return None if machine is None else machine.promises.heard_epoch(_now_ms())
 
     def _lease_changed(self) -> None:
         """The lease or the SyncStateSet has changed: answers waiting sends and releases held requests."""

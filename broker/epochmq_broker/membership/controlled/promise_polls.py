@@ -138,7 +138,7 @@ class PromisePolls:
         self._failed_at = None
         to = Promised(answer.process, promise.epoch)
         if answer.number:
-            machine.promises.received(to, answer.number, loop.time() * 1000)
+            machine.promises.received(to, answer.number, loop.time() * 1000, may_write=answer.may_write)
         if answer.has_stopped:
             machine.promises.released(to)
             self._feed(TimeAdvanced())
@@ -158,7 +158,10 @@ class PromisePolls:
             self._feed(MasterMayHaveChanged())
         self.count()
         return WritePromiseResponseHeader(
-            process=self._of_replicas.process, number=found.number, has_stopped=found.has_stopped
+            process=self._of_replicas.process,
+            number=found.number,
+            has_stopped=found.has_stopped,
+            may_write=found.number > 0 and self._lease.is_open(boot_ms()),
         )
 
     def count(self) -> None:

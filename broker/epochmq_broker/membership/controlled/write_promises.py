@@ -147,6 +147,8 @@ class ReplicaPromises:
         """Until when each promise lasts; that of None may have been given by an earlier process."""
         self._stamp: tuple[Promised, int, float] | None = None
         """The newest stamp, and when it was received."""
+        self._heard: tuple[int, float] | None = None
+        """The epoch of the master that sent it and may write, as it said, and when; by the driver's clock."""
 
     def read(self, now_ms: float) -> None:
         """Reads the clock."""
@@ -155,10 +157,18 @@ class ReplicaPromises:
         if any(until_ms <= self._ms for until_ms in self._held.values()):
             self._held = {to: until_ms for to, until_ms in self._held.items() if until_ms > self._ms}
 
-    def received(self, to: Promised, number: int, now_ms: float) -> None:
-        """A stamp of this master has arrived."""
+    def received(self, to: Promised, number: int, now_ms: float, *, may_write: bool = False) -> None:
+        """A stamp of this master has arrived. `may_write`: what the master says of itself."""
         self.read(now_ms)
         self._stamp = to, number, self._ms
+        self._heard = (to.epoch, now_ms) if may_write else None
+
+    def heard_epoch(self, now_ms: float) -> int | None:
+        """The epoch of the master that has sent the newest stamp, if that was just now and it may write."""
+        if self._heard is None:
+            return None
+        epoch, received_ms = self._heard
+        return epoch if now_ms - received_ms <= PROMISE_MS else None
 
     def promise(self, epoch: int, now_ms: float) -> int:
         """Promises to the master of this epoch, by the number of its stamp that is returned: from now on this

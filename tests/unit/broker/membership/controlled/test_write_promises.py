@@ -257,6 +257,17 @@ def test_only_the_master_that_has_stopped_is_released() -> None:
     assert promises.left_ms(1000) == 0
 
 
+def test_a_replica_hears_a_master_that_has_just_said_that_it_may_write() -> None:
+    promises = kept_promises(1000)
+    assert promises.heard_epoch(1000) is None
+    promises.received(TO, 7, 1000, may_write=True)
+    assert promises.heard_epoch(1000 + PROMISE_MS) == EPOCH
+    assert promises.heard_epoch(1001 + PROMISE_MS) is None, "also after a pause of this process"
+    promises.received(TO, 8, 2000, may_write=True)
+    promises.received(TO, 9, 2010)
+    assert promises.heard_epoch(2010) is None, "it waits for another replica, or for the controllers"
+
+
 def test_a_replica_becomes_master_when_its_promise_has_ended() -> None:
     stage = StateMachineHarness()
     machine = stage.state_machine
