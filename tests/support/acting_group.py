@@ -118,6 +118,21 @@ class ActingGroup(Pair):
         assert response.code == 0, response
         return not unlock and bool(_json(response.body)["lockOKMQSet"])
 
+    def lock_everywhere(self, client_id: str) -> None:
+        """Locks the queue at the master, and waits until every broker has the lock: a master that has just
+        started learns of the others one after another, and asks only those that it knows."""
+        wait_until(
+            lambda: self.lock(self.master, client_id) and all(map(self._is_locked, self.brokers)),
+            what=f"every broker has the lock of {client_id}",
+        )
+
+    def _is_locked(self, broker: Member) -> bool:
+        """Whether another client has the lock there."""
+        if not self.lock(broker, "nobody", only_this_broker=True):
+            return True
+        self.lock(broker, "nobody", only_this_broker=True, unlock=True)
+        return False
+
 
 def _knows(broker: Member, code: int, name: str) -> bool:
     """Whether the broker's table of topics or groups has an entry of this name."""
