@@ -87,7 +87,7 @@ FAULTS = (
 
 COMMANDS = ("test_a", "test_b", "test_chaos", "test_command", "test_console")
 """Prefixes of the files of `tests/integration` that test sidecars, commands and the console."""
-BROKER_ROOMS = ("broker", "controller", "dledger", "store")
+STORE_ROOMS = ("controller", "dledger", "store")
 """Folders of `tests/unit`."""
 
 
@@ -103,9 +103,11 @@ def other_files(folder: str, *prefixes: str) -> list[str]:
 
 
 def other_rooms() -> list[str]:
-    """The tests in `tests/unit` that are not in one of `BROKER_ROOMS`."""
-    rooms = sorted(path.parent.name for path in (ROOT / "tests" / "unit").glob("*/__init__.py"))
-    return [f"tests/unit/{room}" for room in rooms if room not in BROKER_ROOMS] + files("tests/unit", "")
+    """The tests in `tests/unit` that are neither the broker's nor in one of `STORE_ROOMS`."""
+    rooms = {path.parent.name for path in (ROOT / "tests" / "unit").glob("*/__init__.py")}
+    return [f"tests/unit/{room}" for room in sorted(rooms - {"broker", *STORE_ROOMS})] + files(
+        "tests/unit", ""
+    )
 
 
 def pytest(name: str, *paths: str, lane: Lane = "processes", niceness: int = 0) -> Part:
@@ -152,7 +154,8 @@ TEST = [
     pytest("integration: groups", *other_files(INTEGRATION, *COMMANDS)),
     pytest("interop: clients and tools", *other_files(INTEROP, *REPLICAS, *FAULTS)),
     pytest("integration: sidecars, commands, console", *files(INTEGRATION, *COMMANDS)),
-    pytest("unit tests: brokers and stores", *(f"tests/unit/{room}" for room in BROKER_ROOMS)),
+    pytest("unit tests: brokers", "tests/unit/broker"),
+    pytest("unit tests: stores, controllers, DLedger", *(f"tests/unit/{room}" for room in STORE_ROOMS)),
     pytest("unit tests: all other rooms", *other_rooms()),
 ]
 NEWEST = Part(
